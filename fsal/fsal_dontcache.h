@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The plugin: MDCACHE -> DONTCACHE -> VFS (or another local sub-FSAL).
+ *
+ *   module.c   registering, making and updating exports, the engine's clock and log
+ *   conf.c     the export block: names, lines, ranges
+ *   export.c   export operations and an export's life time
+ *   handle.c   object operations that only pass down
+ *   write.c    write2, commit2 and what shrinks files: where the engine comes in
+ *   park.c     a write that waits, without a thread
+ *   gate.c     a connection that is not read from
+ *   ownfd.c    a file descriptor of our own for the sub-FSAL's file
+ *   control.c  the Unix socket that answers with counters
+ *
+ * Rule for everything here: whenever the sub-FSAL is called, op_ctx->fsal_export is the sub-export;
+ * FSAL_CEPH and FSAL_GLUSTER crash otherwise, even in release().
+ */
+#ifndef FSAL_DONTCACHE_H
+#define FSAL_DONTCACHE_H
+
+#include "compat.h"
+
+#include "dontcache/engine.h"
+
+struct dcf_export {
+	struct fsal_export export;
+	struct dc_export *budget; /* NULL in IO_Mode buffered */
+	struct dc_params params;  /* what is in force */
+	int root_fd;		  /* any descriptor on the file system, for open_by_handle_at(2) */
+	dev_t dev;		  /* and that file system */
+	bool may_open;		  /* descriptors of our own can be had */
+	bool said_no_fd;	  /* that they cannot was logged */
+	struct glist_head live;	  /* dcf_obj.live, under dcf.live_lock */
+	struct glist_head all;	  /* on dcf.exports, under dcf.live_lock */
+};
+
+struct dcf_obj {
+	struct fsal_obj_handle handle;
+	struct fsal_obj_handle *sub; /* NULL once its export was released under it */
+	struct dc_file *file;	     /* atomic; got at the first write or COMMIT */
+	struct glist_head live;
+};
+
+struct dcf_module {
+	struct fsal_module module;
+	struct fsal_obj_ops obj_ops;
+	struct dc_engine *engine;
+	pthread_mutex_t live_lock; /* a leaf */
+	struct glist_head exports;
+	char *control_socket;
+};
+
+extern struct dcf_module dcf;
+
+static inline struct dcf_export *dcf_export(struct fsal_export *x)
+{
+	return container_of(x, struct dcf_export, export);
+}
+
+static inline struct dcf_obj *dcf_obj(struct fsal_obj_handle *h)
+{
+	return container_of(h, struct dcf_obj, handle);
+}
+
+/* The export that the current operation came in through. */
+static inline struct dcf_export *dcf_current(void)
+{
+	return dcf_export(op_ctx->fsal_export);
+}
+
+/* Runs a statement with the sub-export in place. */
+#define DCF_SUB(e, stmt)                                                                           \
+	do {                                                                                       \
+		op_ctx->fsal_export = (e)->export.sub_export;                                      \
+		stmt;                                                                              \
+		op_ctx->fsal_export = &(e)->export;                                                \
+	} while (0)
+
+/* module.c */
+MODULE_INIT void dcf_init(void);
+MODULE_FINI void dcf_fini(void);
+uint64_t dcf_now(void *unused);
+
+/* conf.c */
+
+/** Reads our parameters from the FSAL block `node` over the defaults, logging every problem with
+ * file, line, value and allowed range. Returns the number of errors; *p is then not to be used. */
+int dcf_conf_read(void *node, const char *path, struct dc_params *p);
+/** Items that Ganesha's own parser may pass over, since dcf_conf_read() reads them. */
+struct config_item *dcf_conf_items(void);
+struct dcf_conf {
+	struct subfsal_args subfsal;
+};
+extern struct config_block dcf_export_block;
+
+/* export.c */
+void dcf_export_ops_init(struct export_ops *ops);
+/** Opens the export's root and makes its budget. */
+int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_params *p);
+
+/* handle.c */
+void dcf_obj_ops_init(struct fsal_obj_ops *ops);
+struct fsal_obj_handle *dcf_wrap(struct dcf_export *e, struct fsal_obj_handle *sub);
+
+/* write.c */
+void dcf_write_ops_init(struct fsal_obj_ops *ops);
+/** Carries out a write for which `pages` are reserved; op_ctx must be the caller's. */
+void dcf_write_admitted(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass,
+			fsal_async_cb done_cb, struct fsal_io_arg *io, void *caller_arg,
+			uint64_t pages, uint64_t client);
+/** What the engine calls this caller: a hash of its address, ports left out. */
+uint64_t dcf_client_id(void);
+/** The file behind a handle, referenced by the handle; NULL for what is not a regular file or has
+ * no usable key. */
+struct dc_file *dcf_file(struct dcf_export *e, struct dcf_obj *o);
+
+/* park.c */
+
+/** Parks a write; answers it by itself if it cannot be. */
+void dcf_park(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass, fsal_async_cb done_cb,
+	      struct fsal_io_arg *io, void *caller_arg, uint64_t pages, size_t bytes);
+
+/* gate.c */
+
+/** The connection of the current request, NULL if it cannot be told. */
+void *dcf_gate_connection(void);
+/** Stops reading from a connection, until dcf_gate_open(). */
+void dcf_gate_hold(void *connection);
+void dcf_gate_open(void *unused, void *connection);
+
+/* ownfd.c */
+
+/** A descriptor of our own (O_RDONLY) for the file behind a sub-FSAL handle, or -errno. */
+int dcf_own_fd(struct dcf_export *e, struct fsal_obj_handle *sub);
+
+/* control.c */
+int dcf_control_start(const char *path);
+void dcf_control_stop(void);
+
+#endif

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* The module: registering with Ganesha, making and updating exports, the engine's clock and log. */
+#include "fsal_dontcache.h"
+
+#include <sys/resource.h>
+#include <time.h>
+
+struct dcf_module dcf = {
+	.live_lock = PTHREAD_MUTEX_INITIALIZER,
+	.exports = { &dcf.exports, &dcf.exports },
+};
+
+static const char myname[] = "DONTCACHE";
+
+/* ---- what the engine asks of us ---- */
+
+uint64_t dcf_now(void *unused)
+{
+	struct timespec ts;
+
+	(void)unused;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000ULL + (uint64_t)ts.tv_nsec;
+}
+
+static void log_line(void *unused, enum dc_log_level level, const char *text)
+{
+	(void)unused;
+	switch (level) {
+	case DC_LOG_ERROR:
+		LogCrit(COMPONENT_FSAL, "dontcache: %s", text);
+		break;
+	case DC_LOG_WARN:
+		LogWarn(COMPONENT_FSAL, "dontcache: %s", text);
+		break;
+	default:
+		LogEvent(COMPONENT_FSAL, "dontcache: %s", text);
+	}
+}
+
+static const struct dc_host_ops host_ops = {
+	.now_ns = dcf_now,
+	.log = log_line,
+	.client_resume = dcf_gate_open,
+};
+
+/* Parked writes are carried out by these; as many as there are CPUs can make use of. */
+static unsigned int executors(void)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return cpus < 2 ? 2 : cpus > 16 ? 16 : (unsigned int)cpus;
+}
+
+/* A quarter of what the process may open: the rest is Ganesha's and its connections'. */
+static unsigned int open_files(void)
+{
+	struct rlimit lim;
+
+	if (getrlimit(RLIMIT_NOFILE, &lim) != 0 || lim.rlim_cur == RLIM_INFINITY)
+		return 4096;
+	return lim.rlim_cur / 4 > 65536 ? 65536 : (unsigned int)(lim.rlim_cur / 4) + 1;
+}
+
+static struct dc_engine *engine(void)
+{
+	struct dc_engine_options opt = {
+		.executors = executors(),
+		.max_open_files = open_files(),
+		.threads = true,
+	};
+
+	pthread_mutex_lock(&dcf.live_lock);
+	if (!dcf.engine)
+		dcf.engine = dc_engine_new(&host_ops, NULL, &opt);
+	pthread_mutex_unlock(&dcf.live_lock);
+	return dcf.engine;
+}
+
+/* ---- the server-wide DONTCACHE { } block ---- */
+
+struct server_params {
+	char *control_socket;
+};
+
+static struct config_item server_items[] = {
+	CONF_ITEM_PATH("Control_Socket", 1, 107, NULL, server_params, control_socket),
+	CONFIG_EOL,
+};
+
+static struct config_block server_block = {
+	.dbus_interface_name = "org.ganesha.nfsd.config.dontcache",
+	.blk_desc.name = "DONTCACHE",
+	.blk_desc.type = CONFIG_BLOCK,
+	.blk_desc.flags = CONFIG_UNIQUE,
+	.blk_desc.u.blk.init = noop_conf_init,
+	.blk_desc.u.blk.params = server_items,
+	.blk_desc.u.blk.commit = noop_conf_commit,
+};
+
+static fsal_status_t init_config(struct fsal_module *m, config_file_t conf,
+				 struct config_error_type *err)
+{
+	struct server_params p = { 0 };
+
+	display_fsinfo(m);
+	load_config_from_parse(conf, &server_block, &p, true, err);
+	if (!config_error_is_harmless(err))
+		LogCrit(COMPONENT_CONFIG,
+			"dontcache: errors in the DONTCACHE block; no control socket");
+	else if (p.control_socket && dcf_control_start(p.control_socket) == 0)
+		LogEvent(COMPONENT_FSAL, "dontcache: control socket %s", p.control_socket);
+	return fsalstat(ERR_FSAL_NO_ERROR, 0);
+}
+
+/* ---- exports ---- */
+
+static void announce(struct dcf_export *e, const char *path, const char *what)
+{
+	char a[32], b[32], c[32];
+	const struct dc_params *p = &e->params;
+
+	if (p->io_mode == DC_MODE_BUFFERED)
+		LogEvent(COMPONENT_FSAL, "dontcache: export %s %s: IO_Mode buffered", path, what);
+	else
+		LogEvent(COMPONENT_FSAL,
+			 "dontcache: export %s %s: IO_Mode %s, Dirty_Bytes %s, "
+			 "Dirty_Background_Bytes %s, Parked_Bytes %s",
+			 path, what, dc_io_mode_names[p->io_mode], dc_size_text(p->dirty_bytes, a),
+			 dc_size_text(dc_params_background(p), b),
+			 dc_size_text(p->parked_bytes, c));
+}
+
+static fsal_status_t create_export(struct fsal_module *m, void *node,
+				   struct config_error_type *err,
+				   const struct fsal_up_vector *up_ops)
+{
+	const char *path = CTX_FULLPATH(op_ctx);
+	struct dcf_conf conf = { 0 };
+	struct fsal_module *sub;
+	struct dc_params params;
+	struct dcf_export *e;
+	fsal_status_t status;
+	int rc;
+
+	dcf_conf_items();
+	if (load_config_from_node(node, &dcf_export_block, &conf, true, err) != 0 ||
+	    dcf_conf_read(node, path, &params) != 0) {
+		LogCrit(COMPONENT_CONFIG,
+			"dontcache: export %s is refused for the errors above; others are served",
+			path);
+		return fsalstat(ERR_FSAL_INVAL, EINVAL);
+	}
+	sub = conf.subfsal.name ? lookup_fsal(conf.subfsal.name) : NULL;
+	if (!sub) {
+		LogCrit(COMPONENT_CONFIG,
+			"dontcache: export %s: its FSAL block needs an inner one for the sub-FSAL, "
+			"such as FSAL { Name = VFS; }",
+			path);
+		return fsalstat(ERR_FSAL_INVAL, EINVAL);
+	}
+	e = gsh_calloc(1, sizeof(*e));
+	e->root_fd = -1;
+	glist_init(&e->live);
+	status = sub->m_ops.create_export(sub, conf.subfsal.fsal_node, err, up_ops);
+	fsal_put(sub);
+	if (FSAL_IS_ERROR(status)) {
+		LogCrit(COMPONENT_FSAL, "dontcache: export %s: sub-FSAL %s refused it", path,
+			conf.subfsal.name);
+		gsh_free(e);
+		return status;
+	}
+	/* op_ctx->fsal_export is the sub-export now. */
+	fsal_export_stack(op_ctx->fsal_export, &e->export);
+	fsal_export_init(&e->export);
+	dcf_export_ops_init(&e->export.exp_ops);
+	e->export.up_ops = up_ops;
+	e->export.fsal = m;
+	rc = dcf_export_start(e, path, &params);
+	if (rc == 0)
+		rc = fsal_attach_export(m, &e->export.exports);
+	op_ctx->fsal_export = &e->export;
+	op_ctx->fsal_module = m;
+	if (rc != 0) {
+		LogCrit(COMPONENT_FSAL, "dontcache: export %s: %s", path, strerror(-rc));
+		e->export.exp_ops.release(&e->export);
+		op_ctx->fsal_export = NULL;
+		return fsalstat(ERR_FSAL_SERVERFAULT, -rc);
+	}
+	announce(e, path, "served");
+	return fsalstat(ERR_FSAL_NO_ERROR, 0);
+}
+
+/* A reload. Whatever is wrong with our own parameters, the export stays up with the old ones: an
+ * error returned from here would make Ganesha remove it. */
+static fsal_status_t update(struct fsal_module *m, void *node, struct config_error_type *err,
+			    struct fsal_export *original, struct fsal_module *super)
+{
+	struct dcf_export *e = dcf_export(original);
+	const char *path = CTX_FULLPATH(op_ctx);
+	struct dcf_conf conf = { 0 };
+	struct fsal_module *sub;
+	struct dc_params params;
+	fsal_status_t status = update_export(m, node, err, original, super);
+
+	if (FSAL_IS_ERROR(status))
+		return status;
+	if (load_config_from_node(node, &dcf_export_block, &conf, true, err) != 0)
+		return fsalstat(ERR_FSAL_INVAL, EINVAL);
+	sub = conf.subfsal.name ? lookup_fsal(conf.subfsal.name) : NULL;
+	if (!sub)
+		return fsalstat(ERR_FSAL_INVAL, EINVAL);
+	status = sub->m_ops.update_export(sub, conf.subfsal.fsal_node, err, original->sub_export, m);
+	fsal_put(sub);
+	if (FSAL_IS_ERROR(status))
+		return status;
+	if (dcf_conf_read(node, path, &params) != 0) {
+		LogCrit(COMPONENT_CONFIG,
+			"dontcache: export %s keeps its former parameters for the errors above",
+			path);
+		return fsalstat(ERR_FSAL_NO_ERROR, 0);
+	}
+	if (params.io_mode != e->params.io_mode) {
+		LogCrit(COMPONENT_CONFIG,
+			"dontcache: export %s: IO_Mode cannot change while the export is served; it "
+			"stays %s until the server starts anew",
+			path, dc_io_mode_names[e->params.io_mode]);
+		params.io_mode = e->params.io_mode;
+	}
+	e->params = params;
+	if (e->budget)
+		dc_export_set_params(e->budget, &params);
+	announce(e, path, "updated");
+	return fsalstat(ERR_FSAL_NO_ERROR, 0);
+}
+
+int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_params *p)
+{
+	struct dc_device *dev;
+	struct stat st;
+	int err;
+
+	e->params = *p;
+	pthread_mutex_lock(&dcf.live_lock);
+	glist_add_tail(&dcf.exports, &e->all);
+	pthread_mutex_unlock(&dcf.live_lock);
+	if (p->io_mode == DC_MODE_BUFFERED)
+		return 0;
+	/* Not O_PATH: open_by_handle_at(2) wants a real descriptor. */
+	e->root_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (e->root_fd < 0 || fstat(e->root_fd, &st) < 0)
+		return -errno;
+	e->dev = st.st_dev;
+	dev = dc_device_get(engine(), st.st_dev, NULL, &err);
+	if (!dev)
+		return err;
+	e->budget = dc_export_new(dev, op_ctx->ctx_export->export_id, path, p);
+	return 0;
+}
+
+MODULE_INIT void dcf_init(void)
+{
+	struct fsal_module *m = &dcf.module;
+	struct fsal_staticfsinfo_t *info = &m->fs_info;
+
+	info->maxfilesize = INT64_MAX;
+	info->maxlink = _POSIX_LINK_MAX;
+	info->maxnamelen = 1024;
+	info->maxpathlen = 1024;
+	info->no_trunc = true;
+	info->chown_restricted = true;
+	info->case_preserving = true;
+	info->link_support = true;
+	info->symlink_support = true;
+	info->lock_support = true;
+	info->named_attr = true;
+	info->unique_handles = true;
+	info->acl_support = FSAL_ACLSUPPORT_ALLOW;
+	info->cansettime = true;
+	info->homogenous = true;
+	info->supported_attrs = ALL_ATTRIBUTES;
+	info->maxread = FSAL_MAXIOSIZE;
+	info->maxwrite = FSAL_MAXIOSIZE;
+	info->link_supports_permission_checks = true;
+	info->expire_time_parent = -1;
+	if (register_fsal(m, myname, FSAL_MAJOR_VERSION, FSAL_MINOR_VERSION, FSAL_ID_NO_PNFS) !=
+	    0) {
+		fprintf(stderr, "FSAL_DONTCACHE could not register\n");
+		return;
+	}
+	m->m_ops.create_export = create_export;
+	m->m_ops.update_export = update;
+	m->m_ops.init_config = init_config;
+	dcf_obj_ops_init(&dcf.obj_ops);
+	dcf_write_ops_init(&dcf.obj_ops);
+}
+
+MODULE_FINI void dcf_fini(void)
+{
+	dcf_control_stop();
+	unregister_fsal(&dcf.module);
+	/* The engine's threads go with the process; see export.c on what shutting down leaves. */
+}

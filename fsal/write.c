@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Writes, reads, COMMIT, and what shrinks files: where Ganesha's operations meet the engine.
+ *
+ *   write2:  admit -> (or park.c) -> pin -> the sub-FSAL's write2 -> record -> [sync] -> reply
+ *
+ * The sub-FSAL always writes as UNSTABLE: its own stable write would sync the whole file in a way
+ * the engine could not share or account. A stable write is made stable afterwards, by the engine,
+ * and fails if that fails.
+ *
+ * What shrinks a file notes the file's write sequence first and tells the engine after the sub-FSAL
+ * did it; if anything was written meanwhile, the claims simply stay (R4) and end by being flushed.
+ */
+#include "fsal_dontcache.h"
+
+typedef struct fsal_obj_handle obj_t;
+
+#define SUB(h) (dcf_obj(h)->sub)
+
+/* What a sub-FSAL's asynchronous call needs until its callback. Kept per thread for the next one,
+ * so that a write allocates nothing. */
+struct relay {
+	struct relay *next;
+	struct dcf_export *e;
+	obj_t *h;
+	fsal_async_cb done_cb;
+	void *caller_arg;
+	/* of a write */
+	struct dc_file *file; /* referenced by the relay; NULL: not accounted */
+	uint64_t pages;
+	uint64_t client;
+	bool pinned;
+	bool stable;
+};
+
+#define RELAYS_KEPT 8
+
+static __thread struct relay *relays;
+static __thread int nr_relays;
+
+static struct relay *relay_get(struct dcf_export *e, obj_t *h, fsal_async_cb done_cb,
+			       void *caller_arg)
+{
+	struct relay *r = relays;
+
+	if (r) {
+		relays = r->next;
+		nr_relays--;
+		memset(r, 0, sizeof(*r));
+	} else {
+		r = gsh_calloc(1, sizeof(*r));
+	}
+	r->e = e;
+	r->h = h;
+	r->done_cb = done_cb;
+	r->caller_arg = caller_arg;
+	return r;
+}
+
+static void relay_put(struct relay *r)
+{
+	if (nr_relays >= RELAYS_KEPT) {
+		gsh_free(r);
+		return;
+	}
+	r->next = relays;
+	relays = r;
+	nr_relays++;
+}
+
+static fsal_status_t status_of(int err)
+{
+	return err < 0 ? fsalstat(posix2fsal_error(-err), -err) : fsalstat(ERR_FSAL_NO_ERROR, 0);
+}
+
+/* ---- files ---- */
+
+uint64_t dcf_client_id(void)
+{
+	const sockaddr_t *a = op_ctx->caller_addr;
+	const uint8_t *p = NULL;
+	uint64_t h = 0xcbf29ce484222325ULL;
+	size_t len = 0;
+
+	if (a && a->ss_family == AF_INET) {
+		p = (const uint8_t *)&((const struct sockaddr_in *)a)->sin_addr;
+		len = sizeof(struct in_addr);
+	} else if (a && a->ss_family == AF_INET6) {
+		p = (const uint8_t *)&((const struct sockaddr_in6 *)a)->sin6_addr;
+		len = sizeof(struct in6_addr);
+	}
+	while (len--)
+		h = (h ^ *p++) * 0x100000001b3ULL;
+	return h;
+}
+
+struct dc_file *dcf_file(struct dcf_export *e, struct dcf_obj *o)
+{
+	struct dc_file *file = __atomic_load_n(&o->file, __ATOMIC_ACQUIRE);
+	struct gsh_buffdesc key = { 0 };
+	struct dc_file *none = NULL;
+
+	if (file || !e->budget || o->handle.type != REGULAR_FILE)
+		return file;
+	DCF_SUB(e, o->sub->obj_ops->handle_to_key(o->sub, &key));
+	if (key.len == 0 || key.len > DC_KEY_MAX)
+		return NULL;
+	file = dc_file_get(e->budget, key.addr, key.len);
+	if (!__atomic_compare_exchange_n(&o->file, &none, file, false, __ATOMIC_ACQ_REL,
+					 __ATOMIC_ACQUIRE)) {
+		dc_file_put(file);
+		file = none;
+	}
+	return file;
+}
+
+/* Pins a descriptor of the file's own, getting one if need be. */
+static bool pin(struct dcf_export *e, struct dcf_obj *o, struct dc_file *file)
+{
+	for (int tries = 0; tries < 3; tries++) {
+		int fd;
+
+		if (dc_write_begin(file))
+			return true;
+		fd = dcf_own_fd(e, o->sub);
+		if (fd < 0) {
+			if (!__atomic_exchange_n(&e->said_no_fd, true, __ATOMIC_RELAXED))
+				LogWarn(COMPONENT_FSAL,
+					"dontcache: export %u: no descriptor of our own for file "
+					"%" PRIu64 ": %s. Writes to such files are made durable "
+					"at once through the sub-FSAL, which is slow. Said once",
+					e->export.export_id, o->handle.fileid, strerror(-fd));
+			return false;
+		}
+		dc_file_set_fd(file, fd);
+	}
+	return false;
+}
+
+/* ---- read2 ---- */
+
+static void read_done(obj_t *sub, fsal_status_t st, void *io, void *arg)
+{
+	struct relay *r = arg;
+	struct fsal_export *saved = op_ctx->fsal_export;
+
+	(void)sub;
+	op_ctx->fsal_export = &r->e->export;
+	r->done_cb(r->h, st, io, r->caller_arg);
+	op_ctx->fsal_export = saved;
+	relay_put(r);
+}
+
+static void read2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_arg *io, void *arg)
+{
+	struct dcf_export *e = dcf_current();
+	struct relay *r = relay_get(e, h, done_cb, arg);
+
+	DCF_SUB(e, SUB(h)->obj_ops->read2(SUB(h), bypass, read_done, io, r));
+}
+
+/* ---- write2 ---- */
+
+/* The sub-FSAL's commit, for what cannot be synced through a descriptor of our own. */
+static fsal_status_t sub_commit(struct dcf_export *e, obj_t *h)
+{
+	fsal_status_t st;
+
+	DCF_SUB(e, st = SUB(h)->obj_ops->commit2(SUB(h), 0, 0));
+	return st;
+}
+
+static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
+{
+	struct relay *r = arg;
+	struct fsal_io_arg *io = data;
+	struct fsal_export *saved = op_ctx->fsal_export;
+	uint64_t len = FSAL_IS_ERROR(st) ? 0 : io->io_amount;
+
+	(void)sub;
+	op_ctx->fsal_export = &r->e->export;
+	if (r->pinned) {
+		dc_write_done(r->file, io->offset, len, r->pages, r->client);
+		if (r->stable && len > 0) {
+			/* Dirty or unsynced, so the descriptor is there to be pinned again. */
+			int err = pin(r->e, dcf_obj(r->h), r->file) ? 0 : -EIO;
+
+			if (err == 0) {
+				err = dc_commit(r->file, r->client);
+				dc_write_unpin(r->file);
+			}
+			if (err < 0)
+				st = status_of(err);
+		}
+	} else if (r->e->budget) {
+		/* No descriptor: nothing may stay dirty that nobody accounts (R9). */
+		if (len > 0)
+			st = sub_commit(r->e, r->h);
+		if (FSAL_IS_ERROR(st) && r->file && len > 0)
+			dc_file_error(r->file, st.minor ? -abs(st.minor) : -EIO);
+		dc_unreserve(r->e->budget, r->pages);
+	}
+	io->fsal_stable = r->stable && !FSAL_IS_ERROR(st);
+	/* After this neither io nor the object may be touched. */
+	r->done_cb(r->h, st, io, r->caller_arg);
+	op_ctx->fsal_export = saved;
+	relay_put(r);
+}
+
+void dcf_write_admitted(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_cb done_cb,
+			struct fsal_io_arg *io, void *caller_arg, uint64_t pages, uint64_t client)
+{
+	struct relay *r = relay_get(e, h, done_cb, caller_arg);
+	struct dcf_obj *o = dcf_obj(h);
+
+	r->file = dcf_file(e, o);
+	r->pages = pages;
+	r->client = client;
+	r->stable = io->fsal_stable;
+	r->pinned = r->file && pin(e, o, r->file);
+	io->fsal_stable = false;
+	DCF_SUB(e, o->sub->obj_ops->write2(o->sub, bypass, write_done, io, r));
+}
+
+static void plain_write_done(obj_t *sub, fsal_status_t st, void *io, void *arg)
+{
+	read_done(sub, st, io, arg);
+}
+
+static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_arg *io, void *arg)
+{
+	struct dcf_export *e = dcf_current();
+	uint64_t pages;
+	size_t len = 0;
+
+	for (int i = 0; i < io->iov_count; i++)
+		len += io->iov[i].iov_len;
+	/* Buffered mode; nothing to write; or an offset that no file has: the sub-FSAL's answer. */
+	if (!e->budget || len == 0 || io->offset > INT64_MAX || len > INT64_MAX - io->offset) {
+		struct relay *r = relay_get(e, h, done_cb, arg);
+
+		DCF_SUB(e, SUB(h)->obj_ops->write2(SUB(h), bypass, plain_write_done, io, r));
+		return;
+	}
+	pages = dc_write_pages(io->offset, len);
+	if (dc_admit(e->budget, pages))
+		dcf_write_admitted(e, h, bypass, done_cb, io, arg, pages, dcf_client_id());
+	else
+		dcf_park(e, h, bypass, done_cb, io, arg, pages, len);
+}
+
+/* ---- commit2 ---- */
+
+static fsal_status_t commit2(obj_t *h, off_t offset, size_t len)
+{
+	struct dcf_export *e = dcf_current();
+	struct dc_file *file = dcf_file(e, dcf_obj(h));
+	fsal_status_t st;
+	int err;
+
+	if (file && dc_commit_is_free(file, dcf_client_id(), &err))
+		return status_of(err);
+	if (file && pin(e, dcf_obj(h), file)) {
+		err = dc_commit(file, dcf_client_id());
+		dc_write_unpin(file);
+		return status_of(err);
+	}
+	DCF_SUB(e, st = SUB(h)->obj_ops->commit2(SUB(h), offset, len));
+	if (file && FSAL_IS_ERROR(st))
+		dc_file_error(file, st.minor ? -abs(st.minor) : -EIO);
+	return st;
+}
+
+/* ---- what shrinks ---- */
+
+/* The file as far as the engine knows it already; does not make one. */
+static struct dc_file *known(struct dcf_export *e, obj_t *h, bool *put)
+{
+	struct dc_file *file = h ? __atomic_load_n(&dcf_obj(h)->file, __ATOMIC_ACQUIRE) : NULL;
+	struct gsh_buffdesc key = { 0 };
+
+	*put = false;
+	if (file || !h || !e->budget || h->type != REGULAR_FILE)
+		return file;
+	DCF_SUB(e, SUB(h)->obj_ops->handle_to_key(SUB(h), &key));
+	if (key.len == 0 || key.len > DC_KEY_MAX)
+		return NULL;
+	file = dc_file_find(e->budget, key.addr, key.len);
+	*put = file != NULL;
+	return file;
+}
+
+static fsal_status_t setattr2(obj_t *h, bool bypass, struct state_t *state,
+			      struct fsal_attrlist *attrs)
+{
+	bool put, resize = FSAL_TEST_MASK(attrs->valid_mask, ATTR_SIZE);
+	struct dcf_export *e = dcf_current();
+	struct dc_file *file = resize ? known(e, h, &put) : NULL;
+	uint64_t seq = file ? dc_file_seq(file) : 0;
+	fsal_status_t st;
+
+	DCF_SUB(e, st = SUB(h)->obj_ops->setattr2(SUB(h), bypass, state, attrs));
+	if (file) {
+		if (!FSAL_IS_ERROR(st))
+			dc_file_truncated(file, attrs->filesize, seq);
+		if (put)
+			dc_file_put(file);
+	}
+	return st;
+}
+
+static fsal_status_t fallocate_(obj_t *h, struct state_t *state, uint64_t offset, uint64_t len,
+				bool allocate)
+{
+	struct dcf_export *e = dcf_current();
+	bool put = false;
+	struct dc_file *file = allocate ? NULL : known(e, h, &put);
+	uint64_t seq = file ? dc_file_seq(file) : 0;
+	fsal_status_t st;
+
+	DCF_SUB(e, st = SUB(h)->obj_ops->fallocate(SUB(h), state, offset, len, allocate));
+	if (file) {
+		if (!FSAL_IS_ERROR(st))
+			dc_file_punched(file, offset, len, seq);
+		if (put)
+			dc_file_put(file);
+	}
+	return st;
+}
+
+static fsal_status_t unlink_(obj_t *dir, obj_t *h, const char *name)
+{
+	struct dcf_export *e = dcf_current();
+	bool put;
+	struct dc_file *file = known(e, h, &put);
+	fsal_status_t st;
+
+	DCF_SUB(e, st = SUB(dir)->obj_ops->unlink(SUB(dir), SUB(h), name));
+	if (file) {
+		if (!FSAL_IS_ERROR(st))
+			dc_file_check_links(file);
+		if (put)
+			dc_file_put(file);
+	}
+	return st;
+}
+
+/* An open of this object that truncates it. One by name (v4 OPEN, v3 CREATE of an existing file)
+ * does not say which file it will be: its claims stay and end by being flushed, at no cost, since
+ * the kernel has nothing dirty for them. */
+static void opened(struct dc_file *file, fsal_openflags_t flags, const struct fsal_attrlist *set,
+		   uint64_t seq)
+{
+	if (flags & FSAL_O_TRUNC)
+		dc_file_truncated(file, 0, seq);
+	else if (set && FSAL_TEST_MASK(set->valid_mask, ATTR_SIZE))
+		dc_file_truncated(file, set->filesize, seq);
+}
+
+static fsal_status_t open2(obj_t *h, struct state_t *state, fsal_openflags_t flags,
+			   enum fsal_create_mode mode, const char *name, struct fsal_attrlist *set,
+			   fsal_verifier_t verifier, obj_t **out, struct fsal_attrlist *attrs,
+			   bool *caller_perm_check)
+{
+	struct dcf_export *e = dcf_current();
+	struct dc_file *file = name ? NULL : dcf_obj(h)->file;
+	uint64_t seq = file ? dc_file_seq(file) : 0;
+	obj_t *sub = NULL;
+	fsal_status_t st;
+
+	DCF_SUB(e, st = SUB(h)->obj_ops->open2(SUB(h), state, flags, mode, name, set, verifier,
+					       &sub, attrs, caller_perm_check));
+	if (FSAL_IS_ERROR(st))
+		return st;
+	if (name && sub)
+		*out = dcf_wrap(e, sub);
+	else if (file)
+		opened(file, flags, set, seq);
+	return st;
+}
+
+static fsal_status_t reopen2(obj_t *h, struct state_t *state, fsal_openflags_t flags)
+{
+	struct dcf_export *e = dcf_current();
+	struct dc_file *file = dcf_obj(h)->file;
+	uint64_t seq = file ? dc_file_seq(file) : 0;
+	fsal_status_t st;
+
+	DCF_SUB(e, st = SUB(h)->obj_ops->reopen2(SUB(h), state, flags));
+	if (file && !FSAL_IS_ERROR(st))
+		opened(file, flags, NULL, seq);
+	return st;
+}
+
+void dcf_write_ops_init(struct fsal_obj_ops *ops)
+{
+	ops->read2 = read2;
+	ops->write2 = write2;
+	ops->commit2 = commit2;
+	ops->setattr2 = setattr2;
+	ops->fallocate = fallocate_;
+	ops->unlink = unlink_;
+	ops->open2 = open2;
+	ops->reopen2 = reopen2;
+}

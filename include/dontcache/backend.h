@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * A backend does the flusher's I/O: it takes operations, and hands them back done.
+ *
+ * One backend per device. submit() and wait() are called by the flusher's thread only; wake(),
+ * sync() and drop() by any thread. The engine knows nothing else about how I/O happens, so that
+ * the simulator and the fault injector are just two more of these.
+ */
+#ifndef DONTCACHE_BACKEND_H
+#define DONTCACHE_BACKEND_H
+
+#include <stdint.h>
+
+enum dc_op_kind {
+	/* Writes the range's dirty pages and waits for them: after success every page that was
+	 * dirty when the operation began has reached the device. NOT durability: no metadata, no
+	 * cache flush. Reports the file's pending writeback error, and by that consumes it: the
+	 * caller must record it. */
+	DC_OP_WRITEBACK,
+	/* Removes the range's clean pages from the page cache. Best effort. */
+	DC_OP_DROP,
+	/* fdatasync(2) of the whole file. Reports and consumes errors as above. */
+	DC_OP_SYNC,
+};
+
+struct dc_op {
+	enum dc_op_kind kind;
+	int fd;
+	uint64_t offset, len; /* bytes */
+	int res;	      /* 0 or -errno, once done */
+	struct dc_op *next;   /* list of those that wait() returns */
+};
+
+struct dc_backend;
+
+struct dc_backend_ops {
+	const char *name;
+	/** Queues one operation; it may start at once, or only in wait(). Never fails: an operation
+	 * that cannot be started comes back from wait() with its error. */
+	void (*submit)(struct dc_backend *be, struct dc_op *op);
+	/** Starts what is queued, then waits until something is done, wake() was called, or
+	 * timeout_ns passed (< 0: no timeout). Returns the operations done, linked by next. */
+	struct dc_op *(*wait)(struct dc_backend *be, int64_t timeout_ns);
+	/** Ends the current or the next wait(). Any thread; costs a system call. */
+	void (*wake)(struct dc_backend *be);
+	/** fdatasync(2) semantics for the whole file. Blocks. Any thread. 0 or -errno. */
+	int (*sync)(struct dc_backend *be, int fd);
+	/** As DC_OP_WRITEBACK and DC_OP_DROP, but in the caller's thread. */
+	int (*writeback)(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
+	void (*drop)(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
+	/** Nothing may be in flight. */
+	void (*free)(struct dc_backend *be);
+};
+
+/* The first member of every backend. */
+struct dc_backend {
+	const struct dc_backend_ops *ops;
+};
+
+/** io_uring. NULL with *err = -errno where the kernel or its administrator refuses it. */
+struct dc_backend *dc_backend_uring(int *err);
+
+/** Plain system calls on a few threads of its own: the fallback. */
+struct dc_backend *dc_backend_threads(int *err);
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* The flusher's operations as plain system calls in the caller's thread; shared by the backends. */
+#ifndef DC_BACKEND_PLAIN_H
+#define DC_BACKEND_PLAIN_H
+
+#include <stdint.h>
+
+struct dc_backend;
+
+/* All three sync_file_range(2) flags: only together do they write pages that were dirtied again
+ * while under writeback, instead of skipping them. */
+#define DC_WRITE_AND_WAIT                                                                          \
+	(SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER)
+
+int dc_plain_sync(struct dc_backend *be, int fd);
+int dc_plain_writeback(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
+void dc_plain_drop(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
+
+#endif

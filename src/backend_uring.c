@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The io_uring backend: one ring per device, used by the flusher's thread alone.
+ *
+ * What the flusher asks for (sync_file_range, fadvise, fsync) always runs on the ring's worker
+ * threads; the ring's worth is that submitting and reaping many costs one system call, and that
+ * the kernel bounds and reuses the workers. wake() is an eventfd that the ring itself reads.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "backend_plain.h"
+#include "dontcache/backend.h"
+#include "util.h"
+
+#define RING_ENTRIES 256
+#define WORKERS 16 /* turns in flight are few and long: 8 keep any device busy, drops need some too */
+
+struct uring {
+	struct dc_backend be;
+	struct io_uring ring;
+	int event_fd;
+	uint64_t event; /* what the ring reads from event_fd */
+	bool armed;	/* that read is in the ring */
+	struct dc_op *done;
+};
+
+static struct io_uring_sqe *get_sqe(struct uring *u)
+{
+	struct io_uring_sqe *sqe;
+
+	while (!(sqe = io_uring_get_sqe(&u->ring)))
+		io_uring_submit(&u->ring);
+	return sqe;
+}
+
+static void uring_submit(struct dc_backend *be, struct dc_op *op)
+{
+	struct uring *u = (struct uring *)be;
+	struct io_uring_sqe *sqe = get_sqe(u);
+
+	switch (op->kind) {
+	case DC_OP_WRITEBACK:
+		/* The helper's length is 32 bit; a sparse turn may be longer. 0 means "to the end",
+		 * which writes more than was asked but never less. */
+		io_uring_prep_sync_file_range(sqe, op->fd,
+					      op->len > UINT32_MAX ? 0 : (unsigned int)op->len,
+					      op->offset, DC_WRITE_AND_WAIT);
+		break;
+	case DC_OP_DROP:
+		io_uring_prep_fadvise(sqe, op->fd, op->offset,
+				      op->len > UINT32_MAX ? 0 : (off_t)op->len,
+				      POSIX_FADV_DONTNEED);
+		break;
+	case DC_OP_SYNC:
+		io_uring_prep_fsync(sqe, op->fd, IORING_FSYNC_DATASYNC);
+		break;
+	}
+	io_uring_sqe_set_data(sqe, op);
+}
+
+static void reap(struct uring *u)
+{
+	struct io_uring_cqe *cqe;
+	unsigned int head, n = 0;
+
+	io_uring_for_each_cqe(&u->ring, head, cqe)
+	{
+		struct dc_op *op = io_uring_cqe_get_data(cqe);
+
+		n++;
+		if (!op) {
+			u->armed = false; /* the eventfd */
+			continue;
+		}
+		op->res = cqe->res;
+		op->next = u->done;
+		u->done = op;
+	}
+	io_uring_cq_advance(&u->ring, n);
+}
+
+static struct dc_op *uring_wait(struct dc_backend *be, int64_t timeout_ns)
+{
+	struct uring *u = (struct uring *)be;
+	struct __kernel_timespec ts = { .tv_sec = timeout_ns / 1000000000,
+					.tv_nsec = timeout_ns % 1000000000 };
+	struct io_uring_cqe *cqe;
+	struct dc_op *done;
+
+	if (!u->armed) {
+		struct io_uring_sqe *sqe = get_sqe(u);
+
+		io_uring_prep_read(sqe, u->event_fd, &u->event, sizeof(u->event), 0);
+		io_uring_sqe_set_data(sqe, NULL);
+		u->armed = true;
+	}
+	io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, timeout_ns < 0 ? NULL : &ts, NULL);
+	reap(u);
+	done = u->done;
+	u->done = NULL;
+	return done;
+}
+
+static void uring_wake(struct dc_backend *be)
+{
+	struct uring *u = (struct uring *)be;
+	uint64_t one = 1;
+	ssize_t rc;
+
+	do
+		rc = write(u->event_fd, &one, sizeof(one));
+	while (rc < 0 && errno == EINTR);
+}
+
+static void uring_free(struct dc_backend *be)
+{
+	struct uring *u = (struct uring *)be;
+
+	io_uring_queue_exit(&u->ring);
+	close(u->event_fd);
+	free(u);
+}
+
+static const struct dc_backend_ops uring_ops = {
+	.name = "io_uring",
+	.submit = uring_submit,
+	.wait = uring_wait,
+	.wake = uring_wake,
+	.sync = dc_plain_sync,
+	.writeback = dc_plain_writeback,
+	.drop = dc_plain_drop,
+	.free = uring_free,
+};
+
+/* Does this kernel know the operations? */
+static int probe(struct io_uring *ring)
+{
+	struct io_uring_probe *p = io_uring_get_probe_ring(ring);
+	int rc = 0;
+
+	if (!p)
+		return -EOPNOTSUPP;
+	if (!io_uring_opcode_supported(p, IORING_OP_SYNC_FILE_RANGE) ||
+	    !io_uring_opcode_supported(p, IORING_OP_FADVISE) ||
+	    !io_uring_opcode_supported(p, IORING_OP_FSYNC) ||
+	    !io_uring_opcode_supported(p, IORING_OP_READ))
+		rc = -EOPNOTSUPP;
+	io_uring_free_probe(p);
+	return rc;
+}
+
+struct dc_backend *dc_backend_uring(int *err)
+{
+	struct uring *u = dc_zalloc(sizeof(*u));
+	unsigned int workers[2] = { WORKERS, WORKERS };
+
+	*err = io_uring_queue_init(RING_ENTRIES, &u->ring, 0);
+	if (*err < 0) {
+		free(u);
+		return NULL;
+	}
+	*err = probe(&u->ring);
+	u->event_fd = *err < 0 ? -1 : eventfd(0, EFD_CLOEXEC);
+	if (u->event_fd < 0) {
+		if (*err == 0)
+			*err = -errno;
+		io_uring_queue_exit(&u->ring);
+		free(u);
+		return NULL;
+	}
+	/* Best effort: without it the kernel's default (4 per CPU) holds. */
+	io_uring_register_iowq_max_workers(&u->ring, workers);
+	u->be.ops = &uring_ops;
+	return &u->be;
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * COMMIT: cheap when there is nothing to do, honest always.
+ *
+ * Numbers, not flags, say what is durable: write_seq grows with each write recorded; synced_seq is
+ * write_seq as read before a successful fdatasync began. A COMMIT is covered once synced_seq has
+ * reached the write_seq it found on arrival.
+ *
+ *   covered already ........ answer, no I/O
+ *   a sync is running ...... wait for it; covered if it began late enough, else lead the next:
+ *                            so any number that arrive meanwhile share one
+ *   much is dirty .......... let the flusher write it first, in turns, so that the budget keeps
+ *                            flowing for everybody else; then the sync has little left
+ *
+ * The one trap: a turn's wait reports, and by that consumes, a writeback error of the descriptor
+ * that fdatasync uses too. So a sync only counts as successful once every turn that was in flight
+ * when it returned has been reaped: if one of them carried the error, it is on record by then.
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+
+#include "internal.h"
+
+/* Up to this much the committer writes itself: one hop less for small synchronous files. */
+#define COMMIT_DIRECT_PAGES ((8UL << 20) >> DC_PAGE_SHIFT)
+
+static void wait_locked(struct dc_file *file)
+{
+	file->waiters++;
+	pthread_cond_wait(&file->cond, &file->lock);
+	file->waiters--;
+}
+
+/* Has the flusher submit all that is dirty now. file->lock held, and dropped on the way. */
+static void flush_first_locked(struct dc_file *file)
+{
+	struct dc_export *exp = file->exp;
+	uint64_t want;
+
+	pthread_mutex_lock(&exp->lock);
+	if (!file->on_commit_list) {
+		file->on_commit_list = true;
+		file->commit_pass = 0;
+		TAILQ_INSERT_TAIL(&exp->commits, file, commit_link);
+		pthread_mutex_unlock(&exp->lock);
+		dc_pass_begin_locked(file, dc_now(exp->eng));
+		want = file->pass_no;
+	} else {
+		/* Somebody's pass is under way; it may be past what we wrote. */
+		pthread_mutex_unlock(&exp->lock);
+		want = file->pass_no + 1;
+	}
+	pthread_mutex_lock(&exp->lock);
+	file->commit_pass = dc_max_u64(file->commit_pass, want);
+	pthread_mutex_unlock(&exp->lock);
+	pthread_mutex_unlock(&file->lock);
+	dc_kick(exp);
+	pthread_mutex_lock(&file->lock);
+	while (file->passes_done < want && file->map.nr_pages > 0)
+		wait_locked(file);
+}
+
+/* Waits until every turn up to `id` has been reaped. file->lock held. */
+static void reap_locked(struct dc_file *file, uint64_t id)
+{
+	struct dc_turn *turn;
+
+again:
+	LIST_FOREACH(turn, &file->turns, link)
+	{
+		if (turn->id <= id) {
+			wait_locked(file);
+			goto again;
+		}
+	}
+}
+
+/* One fdatasync, with everything that is dirty accounted as its writeback. file->lock held, and
+ * dropped on the way. Returns references to put and, in *pages, what to release. */
+static int sync_locked(struct dc_file *file, int *res, uint64_t *pages)
+{
+	struct dc_export *exp = file->exp;
+	struct dc_backend *be = exp->dev->be;
+	uint64_t seq = file->write_seq;
+	struct dc_runs runs = { 0 };
+	struct dc_take take = { 0 };
+	int puts = 0, fd = file->fd;
+
+	dc_assert(fd >= 0 && file->fd_users > 0 && !file->syncing);
+	file->syncing = true;
+	if (dc_take_all_locked(file, &take, &runs)) {
+		dc_count_writeback(exp, take.pages);
+		puts += dc_became_clean_locked(file);
+	}
+	pthread_mutex_unlock(&file->lock);
+
+	*res = be->ops->sync(be, fd);
+	dc_count(exp, DC_CTR_SYNCS, 1);
+
+	pthread_mutex_lock(&file->lock);
+	reap_locked(file, file->turn_id);
+	file->syncing = false;
+	if (*res < 0)
+		dc_error_locked(file, *res);
+	else if (seq > file->synced_seq)
+		file->synced_seq = seq;
+	*pages = take.pages;
+	atomic_fetch_sub(&exp->writeback, take.pages);
+	dc_count(exp, DC_CTR_CLEANED_COMMIT, take.pages << DC_PAGE_SHIFT);
+	if (*res == 0 && atomic_load(&exp->drop_behind)) {
+		dc_runs_settle_locked(file, &runs);
+		for (uint32_t i = 0; i < runs.nr; i++) {
+			uint64_t first = runs.run[i].first << DC_WINDOW_SHIFT;
+			uint64_t len = (runs.run[i].end << DC_WINDOW_SHIFT) - first;
+
+			pthread_mutex_unlock(&file->lock);
+			be->ops->drop(be, fd, first, len);
+			dc_count(exp, DC_CTR_DROPPED, len);
+			pthread_mutex_lock(&file->lock);
+		}
+	}
+	free(runs.run);
+	dc_file_wake_locked(file);
+	return puts;
+}
+
+bool dc_commit_is_free(struct dc_file *file, uint64_t client, int *err)
+{
+	bool is_free;
+	int puts = 0;
+
+	dc_assert(file->magic == DC_FILE_MAGIC);
+	pthread_mutex_lock(&file->lock);
+	is_free = file->synced_seq >= file->write_seq;
+	if (is_free) {
+		*err = dc_told_locked(file, client);
+		puts = dc_settle_locked(file);
+	}
+	pthread_mutex_unlock(&file->lock);
+	dc_file_puts(file, puts);
+	if (is_free) {
+		dc_count(file->exp, DC_CTR_COMMITS, 1);
+		dc_count(file->exp, DC_CTR_COMMITS_FREE, 1);
+	}
+	return is_free;
+}
+
+int dc_commit(struct dc_file *file, uint64_t client)
+{
+	struct dc_export *exp = file->exp;
+	uint64_t target, release = 0;
+	bool waited = false;
+	int puts = 0, res = 0, owed;
+
+	dc_assert(file->magic == DC_FILE_MAGIC);
+	dc_count(exp, DC_CTR_COMMITS, 1);
+	pthread_mutex_lock(&file->lock);
+	target = file->write_seq;
+	if (file->synced_seq >= target)
+		dc_count(exp, DC_CTR_COMMITS_FREE, 1);
+	else if (file->map.nr_pages > COMMIT_DIRECT_PAGES && exp->dev->threaded)
+		flush_first_locked(file);
+	while (file->synced_seq < target && res == 0) {
+		if (file->syncing) {
+			waited = true;
+			wait_locked(file);
+			continue;
+		}
+		puts += sync_locked(file, &res, &release);
+		waited = false;
+	}
+	if (waited)
+		dc_count(exp, DC_CTR_COMMITS_SHARED, 1);
+	owed = dc_told_locked(file, client);
+	puts += dc_settle_locked(file);
+	pthread_mutex_unlock(&file->lock);
+	dc_release(exp, release);
+	dc_file_puts(file, puts);
+	return owed ? owed : res;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* The engine as a whole: its making and ending, its devices, its log. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+void dc_log(struct dc_engine *eng, enum dc_log_level level, const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+
+	if (!eng->ops->log)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	eng->ops->log(eng->host, level, text);
+}
+
+struct dc_engine *dc_engine_new(const struct dc_host_ops *ops, void *host,
+				const struct dc_engine_options *options)
+{
+	struct dc_engine *eng = dc_zalloc_line(sizeof(*eng));
+
+	eng->ops = ops;
+	eng->host = host;
+	eng->opt = *options;
+	if (eng->opt.max_open_files == 0)
+		eng->opt.max_open_files = 1024;
+	pthread_mutex_init(&eng->lock, NULL);
+	pthread_mutex_init(&eng->idle_lock, NULL);
+	TAILQ_INIT(&eng->idle);
+	for (int i = 0; i < DC_SHARDS; i++)
+		pthread_mutex_init(&eng->shard[i].lock, NULL);
+	if (eng->opt.executors)
+		eng->exec = dc_executor_new(eng->opt.executors);
+	return eng;
+}
+
+void dc_engine_free(struct dc_engine *eng)
+{
+	struct dc_device *dev, *next;
+
+	for (dev = eng->devices; dev; dev = next) {
+		struct dc_turn *turn;
+
+		next = dev->next;
+		dc_assert(TAILQ_EMPTY(&dev->exports));
+		atomic_store(&dev->stop, true);
+		dev->be->ops->wake(dev->be);
+		if (dev->threaded)
+			pthread_join(dev->thread, NULL);
+		dc_assert(dev->in_flight == 0);
+		while ((turn = LIST_FIRST(&dev->free_turns))) {
+			LIST_REMOVE(turn, link);
+			free(turn->runs.run);
+			free(turn);
+		}
+		dev->be->ops->free(dev->be);
+		pthread_cond_destroy(&dev->cond);
+		pthread_mutex_destroy(&dev->lock);
+		free(dev);
+	}
+	dc_executor_free(eng->exec);
+	dc_assert(TAILQ_EMPTY(&eng->idle));
+	for (int i = 0; i < DC_SHARDS; i++) {
+		dc_assert(eng->shard[i].nr == 0);
+		free(eng->shard[i].bucket);
+		pthread_mutex_destroy(&eng->shard[i].lock);
+	}
+	pthread_mutex_destroy(&eng->idle_lock);
+	pthread_mutex_destroy(&eng->lock);
+	free(eng);
+}
+
+static struct dc_backend *default_backend(struct dc_engine *eng, int *err)
+{
+	struct dc_backend *be = dc_backend_uring(err);
+
+	if (be)
+		return be;
+	dc_log(eng, DC_LOG_WARN,
+	       "io_uring is not available (%s): the flusher uses plain system calls on threads of "
+	       "its own. See kernel.io_uring_disabled, seccomp, or RLIMIT_MEMLOCK",
+	       strerror(-*err));
+	return dc_backend_threads(err);
+}
+
+struct dc_device *dc_device_get(struct dc_engine *eng, uint64_t id,
+				struct dc_backend *(*make)(int *err), int *err)
+{
+	struct dc_device *dev;
+
+	*err = 0;
+	pthread_mutex_lock(&eng->lock);
+	for (dev = eng->devices; dev; dev = dev->next)
+		if (dev->id == id)
+			goto out;
+	dev = dc_zalloc_line(sizeof(*dev));
+	dev->magic = DC_DEVICE_MAGIC;
+	dev->id = id;
+	dev->eng = eng;
+	dev->be = make ? make(err) : default_backend(eng, err);
+	if (!dev->be) {
+		free(dev);
+		dev = NULL;
+		goto out;
+	}
+	pthread_mutex_init(&dev->lock, NULL);
+	pthread_cond_init(&dev->cond, NULL);
+	TAILQ_INIT(&dev->kicked);
+	TAILQ_INIT(&dev->exports);
+	TAILQ_INIT(&dev->active);
+	LIST_INIT(&dev->free_turns);
+	if (eng->opt.threads) {
+		int rc = pthread_create(&dev->thread, NULL, dc_flusher_thread, dev);
+
+		if (rc) {
+			*err = -rc;
+			dev->be->ops->free(dev->be);
+			free(dev);
+			dev = NULL;
+			goto out;
+		}
+		dev->threaded = true;
+	}
+	dev->next = eng->devices;
+	eng->devices = dev;
+out:
+	pthread_mutex_unlock(&eng->lock);
+	return dev;
+}
+
+void dc_engine_devices(struct dc_engine *eng,
+		       void (*each)(void *arg, const struct dc_device_stats *stats), void *arg)
+{
+	struct dc_device *dev;
+
+	pthread_mutex_lock(&eng->lock);
+	dev = eng->devices;
+	pthread_mutex_unlock(&eng->lock);
+	for (; dev; dev = dev->next) {
+		struct dc_bandwidth bw = { .bytes_per_s = atomic_load(&dev->bandwidth_now) };
+		struct dc_device_stats st = {
+			.id = dev->id,
+			.backend = dev->be->ops->name,
+			.bandwidth = bw.bytes_per_s,
+			.writeback = atomic_load(&dev->in_flight_now) << DC_PAGE_SHIFT,
+			.window = dc_bw_window(&bw, 100),
+		};
+
+		each(arg, &st);
+	}
+}

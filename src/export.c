@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Exports: making, live limits, draining, ending, and what they say of themselves. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* As many slots as CPUs, up to 64: past that sharing a slot costs less than summing them. */
+static unsigned int slots_wanted(void)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_CONF);
+	unsigned int n = 1;
+
+	while (n < 64 && n < (cpus > 0 ? cpus : 1))
+		n *= 2;
+	return n;
+}
+
+struct dc_export *dc_export_new(struct dc_device *dev, uint32_t id, const char *path,
+				const struct dc_params *params)
+{
+	struct dc_export *exp = dc_zalloc_line(sizeof(*exp));
+
+	dc_assert(dev->magic == DC_DEVICE_MAGIC);
+	exp->magic = DC_EXPORT_MAGIC;
+	exp->id = id;
+	exp->path = strdup(path);
+	dc_assert(exp->path);
+	exp->eng = dev->eng;
+	exp->dev = dev;
+	exp->refs = 1;
+	exp->nr_slots = slots_wanted();
+	exp->slots = dc_zalloc_line(exp->nr_slots * sizeof(*exp->slots));
+	pthread_mutex_init(&exp->lock, NULL);
+	TAILQ_INIT(&exp->commits);
+	TAILQ_INIT(&exp->quiet);
+	TAILQ_INIT(&exp->parkers);
+	dc_export_set_params(exp, params);
+	pthread_mutex_lock(&dev->lock);
+	TAILQ_INSERT_TAIL(&dev->exports, exp, dev_link);
+	pthread_mutex_unlock(&dev->lock);
+	return exp;
+}
+
+void dc_export_set_params(struct dc_export *exp, const struct dc_params *p)
+{
+	pthread_mutex_lock(&exp->lock);
+	exp->params = *p;
+	atomic_store(&exp->limit, p->dirty_bytes >> DC_PAGE_SHIFT);
+	atomic_store(&exp->background, dc_params_background(p) >> DC_PAGE_SHIFT);
+	atomic_store(&exp->expire_ns, p->dirty_expire_centisecs * 10 * DC_NS_PER_MS);
+	atomic_store(&exp->window_ms, p->writeback_window_ms);
+	atomic_store(&exp->parked_cap, p->parked_bytes);
+	atomic_store(&exp->drop_behind, p->drop_behind != 0);
+	pthread_mutex_unlock(&exp->lock);
+	/* A larger limit admits at once; a smaller level is work at once. */
+	if (atomic_load(&exp->contended) != 0)
+		dc_dispatch(exp);
+	dc_kick(exp);
+}
+
+void dc_export_get_params(struct dc_export *exp, struct dc_params *p)
+{
+	pthread_mutex_lock(&exp->lock);
+	*p = exp->params;
+	pthread_mutex_unlock(&exp->lock);
+}
+
+static void nap(struct dc_device *dev, uint64_t ns)
+{
+	struct timespec ts = { .tv_nsec = (long)ns };
+
+	if (dev->threaded)
+		nanosleep(&ts, NULL);
+	else
+		dc_device_poll(dev, (int64_t)ns);
+}
+
+uint64_t dc_export_drain(struct dc_export *exp, uint64_t timeout_ns)
+{
+	uint64_t start = dc_now(exp->eng), left;
+
+	atomic_store(&exp->draining, true);
+	dc_dispatch(exp);
+	for (;;) {
+		left = dc_dirty_pages(exp) + atomic_load(&exp->writeback);
+		if (left == 0 || dc_now(exp->eng) - start >= timeout_ns)
+			break;
+		dc_kick(exp);
+		nap(exp->dev, DC_NS_PER_MS);
+	}
+	return left << DC_PAGE_SHIFT;
+}
+
+void dc_export_put(struct dc_export *exp)
+{
+	if (atomic_fetch_sub(&exp->refs, 1) != 1)
+		return;
+	dc_assert(TAILQ_EMPTY(&exp->parkers) && exp->heap_nr == 0);
+	pthread_mutex_destroy(&exp->lock);
+	free(exp->heap);
+	free(exp->slots);
+	free(exp->path);
+	free(exp);
+}
+
+/* Ends every claim and every reference that the engine itself holds on the export's files. */
+static void forget_files(struct dc_export *exp)
+{
+	for (int s = 0; s < DC_SHARDS; s++) {
+		struct dc_shard *shard = &exp->eng->shard[s];
+		struct dc_file *file;
+		uint32_t b = 0, cap;
+
+		pthread_mutex_lock(&shard->lock);
+		while (b < shard->cap) {
+			for (file = shard->bucket[b]; file; file = file->hash_next)
+				if (file->exp == exp && !file->forgotten)
+					break;
+			if (!file) {
+				b++;
+				continue;
+			}
+			file->forgotten = true;
+			cap = shard->cap;
+			dc_file_hold(file);
+			pthread_mutex_unlock(&shard->lock);
+			dc_file_forget(file);
+			dc_file_put(file);
+			pthread_mutex_lock(&shard->lock);
+			if (shard->cap != cap)
+				b = 0; /* rehashed meanwhile */
+		}
+		pthread_mutex_unlock(&shard->lock);
+	}
+}
+
+bool dc_export_free(struct dc_export *exp, uint64_t timeout_ns)
+{
+	struct dc_device *dev = exp->dev;
+	uint64_t start = dc_now(exp->eng);
+	bool done;
+
+	atomic_store(&exp->draining, true);
+	dc_dispatch(exp);
+	forget_files(exp);
+	pthread_mutex_lock(&dev->lock);
+	exp->detach = true;
+	dev->nr_detach++;
+	done = exp->detached;
+	pthread_mutex_unlock(&dev->lock);
+	while (!done && dc_now(exp->eng) - start < timeout_ns) {
+		dc_device_wake(dev);
+		nap(dev, DC_NS_PER_MS);
+		pthread_mutex_lock(&dev->lock);
+		done = exp->detached;
+		pthread_mutex_unlock(&dev->lock);
+	}
+	if (!done) {
+		dc_log(exp->eng, DC_LOG_ERROR,
+		       "export %u (%s): writeback does not end; its memory is leaked rather than "
+		       "waited for",
+		       exp->id, exp->path);
+		return false;
+	}
+	dc_export_put(exp);
+	return true;
+}
+
+uint64_t dc_export_error_generation(const struct dc_export *exp)
+{
+	return atomic_load(&exp->error_generation);
+}
+
+void dc_export_stats(struct dc_export *exp, struct dc_export_stats *st)
+{
+	uint64_t used, dirty, wb, stash = 0;
+
+	memset(st, 0, sizeof(*st));
+	st->id = exp->id;
+	st->path = exp->path;
+	for (unsigned int i = 0; i < exp->nr_slots; i++) {
+		stash += atomic_load(&exp->slots[i].stash);
+		for (int c = 0; c < DC_NR_COUNTERS; c++)
+			st->counters[c] += atomic_load_explicit(&exp->slots[i].ctr[c],
+								memory_order_relaxed);
+	}
+	dirty = dc_dirty_pages(exp);
+	wb = atomic_load(&exp->writeback);
+	used = atomic_load(&exp->used);
+	st->dirty = dirty << DC_PAGE_SHIFT;
+	st->writeback = wb << DC_PAGE_SHIFT;
+	st->used = used << DC_PAGE_SHIFT;
+	st->reserved = used > dirty + wb + stash ? (used - dirty - wb - stash) << DC_PAGE_SHIFT : 0;
+	st->files = atomic_load(&exp->nr_files);
+	st->unsynced_files = atomic_load(&exp->nr_unsynced);
+	pthread_mutex_lock(&exp->lock);
+	st->dirty_files = exp->heap_nr;
+	st->parked = atomic_load(&exp->contended);
+	st->parked_bytes = exp->parked_bytes;
+	st->parked_connections = exp->nr_parkers;
+	st->held = exp->nr_held;
+	st->params = exp->params;
+	pthread_mutex_unlock(&exp->lock);
+}

@@ -1,0 +1,635 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Files: the table, the descriptor each has of its own, the recording of writes, the shrinking of
+ * claims, and who must be told of an error.
+ *
+ * A file is in the table as long as somebody references it. The engine itself holds up to three
+ * references: while it is dirty, while it is unsynced, and while it owes a client an error. So it
+ * outlives the eviction of Ganesha's handle, and an error is not forgotten with it.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* ---- the table ---- */
+
+/* FNV-1a, seeded by the export: keys are handle bytes, well mixed already. */
+static uint64_t hash_of(const struct dc_export *exp, const void *key, size_t len)
+{
+	const uint8_t *p = key;
+	uint64_t h = 0xcbf29ce484222325ULL ^ ((uintptr_t)exp >> 4);
+
+	while (len--)
+		h = (h ^ *p++) * 0x100000001b3ULL;
+	return h ^ (h >> 32);
+}
+
+static struct dc_shard *shard_of(struct dc_engine *eng, uint64_t hash)
+{
+	return &eng->shard[hash % DC_SHARDS];
+}
+
+static uint32_t bucket_of(const struct dc_shard *shard, uint64_t hash)
+{
+	return (hash / DC_SHARDS) & (shard->cap - 1);
+}
+
+static void shard_grow(struct dc_shard *shard)
+{
+	uint32_t old_cap = shard->cap;
+	struct dc_file **old = shard->bucket;
+
+	shard->cap = old_cap ? old_cap * 2 : 16;
+	shard->bucket = dc_zalloc(shard->cap * sizeof(*shard->bucket));
+	for (uint32_t b = 0; b < old_cap; b++) {
+		while (old[b]) {
+			struct dc_file *file = old[b];
+			uint32_t to = bucket_of(shard, file->hash);
+
+			old[b] = file->hash_next;
+			file->hash_next = shard->bucket[to];
+			shard->bucket[to] = file;
+		}
+	}
+	free(old);
+}
+
+static struct dc_file *file_new(struct dc_export *exp, const void *key, size_t len, uint64_t hash)
+{
+	struct dc_file *file = dc_zalloc(sizeof(*file));
+
+	file->magic = DC_FILE_MAGIC;
+	file->exp = exp;
+	file->hash = hash;
+	file->key_len = (uint8_t)len;
+	memcpy(file->key, key, len);
+	pthread_mutex_init(&file->lock, NULL);
+	pthread_cond_init(&file->cond, NULL);
+	dc_map_init(&file->map);
+	LIST_INIT(&file->turns);
+	file->fd = -1;
+	file->write_seq = 1;
+	file->heap_index = DC_NOT_IN_HEAP;
+	atomic_fetch_add(&exp->refs, 1);
+	atomic_fetch_add(&exp->nr_files, 1);
+	return file;
+}
+
+static struct dc_file *lookup(struct dc_export *exp, const void *key, size_t len, bool make)
+{
+	uint64_t hash = hash_of(exp, key, len);
+	struct dc_shard *shard = shard_of(exp->eng, hash);
+	struct dc_file *file = NULL;
+
+	dc_assert(exp->magic == DC_EXPORT_MAGIC && len <= DC_KEY_MAX);
+	pthread_mutex_lock(&shard->lock);
+	if (shard->cap)
+		file = shard->bucket[bucket_of(shard, hash)];
+	for (; file; file = file->hash_next)
+		if (file->hash == hash && file->exp == exp && file->key_len == len &&
+		    memcmp(file->key, key, len) == 0)
+			break;
+	if (file) {
+		dc_file_hold(file);
+	} else if (make) {
+		if (shard->nr >= shard->cap)
+			shard_grow(shard);
+		file = file_new(exp, key, len, hash);
+		file->refs = 1;
+		file->hash_next = shard->bucket[bucket_of(shard, hash)];
+		shard->bucket[bucket_of(shard, hash)] = file;
+		shard->nr++;
+	}
+	pthread_mutex_unlock(&shard->lock);
+	return file;
+}
+
+struct dc_file *dc_file_get(struct dc_export *exp, const void *key, size_t len)
+{
+	return lookup(exp, key, len, true);
+}
+
+struct dc_file *dc_file_find(struct dc_export *exp, const void *key, size_t len)
+{
+	return lookup(exp, key, len, false);
+}
+
+void dc_file_hold(struct dc_file *file)
+{
+	uint32_t before = atomic_fetch_add(&file->refs, 1);
+
+	dc_assert(file->magic == DC_FILE_MAGIC && before < UINT32_MAX / 2);
+}
+
+static void idle_remove(struct dc_file *file)
+{
+	struct dc_engine *eng = file->exp->eng;
+
+	if (!file->idle)
+		return;
+	pthread_mutex_lock(&eng->idle_lock);
+	TAILQ_REMOVE(&eng->idle, file, idle_link);
+	eng->nr_idle--;
+	pthread_mutex_unlock(&eng->idle_lock);
+	file->idle = false;
+}
+
+static void file_free(struct dc_file *file)
+{
+	struct dc_export *exp = file->exp;
+
+	/* Nobody can find it any more: no lock is needed, and no rule may be left broken. */
+	dc_assert(file->map.nr_pages == 0 && LIST_EMPTY(&file->turns) && !file->syncing);
+	dc_assert(file->heap_index == DC_NOT_IN_HEAP && !file->on_commit_list);
+	dc_assert(file->fd_users == 0 && !file->on_quiet_list);
+	idle_remove(file);
+	if (file->fd >= 0)
+		close(file->fd);
+	dc_map_clear(&file->map);
+	free(file->writers);
+	pthread_cond_destroy(&file->cond);
+	pthread_mutex_destroy(&file->lock);
+	file->magic = 0;
+	free(file);
+	atomic_fetch_sub(&exp->nr_files, 1);
+	dc_export_put(exp);
+}
+
+void dc_file_puts(struct dc_file *file, int n)
+{
+	while (n-- > 0)
+		dc_file_put(file);
+}
+
+void dc_file_put(struct dc_file *file)
+{
+	uint32_t refs = atomic_load_explicit(&file->refs, memory_order_relaxed);
+	struct dc_shard *shard;
+	struct dc_file **at;
+
+	dc_assert(file->magic == DC_FILE_MAGIC && refs > 0);
+	while (refs > 1)
+		if (atomic_compare_exchange_weak(&file->refs, &refs, refs - 1))
+			return;
+	/* Maybe the last: only under the lock, so that no lookup revives it. */
+	shard = shard_of(file->exp->eng, file->hash);
+	pthread_mutex_lock(&shard->lock);
+	if (atomic_fetch_sub(&file->refs, 1) > 1) {
+		pthread_mutex_unlock(&shard->lock);
+		return;
+	}
+	for (at = &shard->bucket[bucket_of(shard, file->hash)]; *at != file; at = &(*at)->hash_next)
+		;
+	*at = file->hash_next;
+	shard->nr--;
+	pthread_mutex_unlock(&shard->lock);
+	file_free(file);
+}
+
+/* ---- descriptors ---- */
+
+void dc_file_wake_locked(struct dc_file *file)
+{
+	if (file->waiters)
+		pthread_cond_broadcast(&file->cond);
+}
+
+bool dc_write_begin(struct dc_file *file)
+{
+	bool ok;
+
+	dc_assert(file->magic == DC_FILE_MAGIC);
+	pthread_mutex_lock(&file->lock);
+	ok = file->fd >= 0;
+	if (ok) {
+		file->fd_users++;
+		idle_remove(file);
+	}
+	pthread_mutex_unlock(&file->lock);
+	return ok;
+}
+
+void dc_file_set_fd(struct dc_file *file, int fd)
+{
+	dc_assert(fd >= 0);
+	pthread_mutex_lock(&file->lock);
+	if (file->fd < 0) {
+		file->fd = fd;
+		fd = -1;
+		dc_file_rest_locked(file);
+	}
+	pthread_mutex_unlock(&file->lock);
+	if (fd >= 0)
+		close(fd);
+}
+
+void dc_fd_unpin_locked(struct dc_file *file)
+{
+	dc_assert(file->fd_users > 0);
+	file->fd_users--;
+	if (file->fd_users == 0 && file->unlinked && file->map.nr_pages == 0) {
+		/* Keeping it would keep the deleted file's space. */
+		close(file->fd);
+		file->fd = -1;
+	}
+}
+
+void dc_write_unpin(struct dc_file *file)
+{
+	pthread_mutex_lock(&file->lock);
+	dc_fd_unpin_locked(file);
+	dc_file_rest_locked(file);
+	pthread_mutex_unlock(&file->lock);
+}
+
+void dc_file_rest_locked(struct dc_file *file)
+{
+	struct dc_export *exp = file->exp;
+	struct dc_engine *eng = exp->eng;
+
+	if (file->map.nr_pages != 0 || !LIST_EMPTY(&file->turns) || file->syncing || file->fd < 0 ||
+	    file->fd_users != 0)
+		return;
+	if (file->holds_sync_ref) {
+		pthread_mutex_lock(&exp->lock);
+		if (!file->on_quiet_list) {
+			file->on_quiet_list = true;
+			file->quiet_since = dc_now(eng);
+			TAILQ_INSERT_TAIL(&exp->quiet, file, quiet_link);
+		}
+		pthread_mutex_unlock(&exp->lock);
+	} else if (!file->idle) {
+		file->idle = true;
+		file->idle_since = dc_now(eng);
+		pthread_mutex_lock(&eng->idle_lock);
+		TAILQ_INSERT_TAIL(&eng->idle, file, idle_link);
+		eng->nr_idle++;
+		pthread_mutex_unlock(&eng->idle_lock);
+	}
+}
+
+bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than)
+{
+	struct dc_file *file;
+	bool left;
+
+	for (;;) {
+		pthread_mutex_lock(&eng->idle_lock);
+		file = TAILQ_FIRST(&eng->idle);
+		left = file != NULL;
+		if (file && file->idle_since > older_than && eng->nr_idle <= eng->opt.max_open_files)
+			file = NULL;
+		/* On the list, so it has not been freed: file_free() takes it off first. But its
+		 * last reference may be gone already; then file_free() closes the descriptor. */
+		if (file) {
+			uint32_t refs = atomic_load(&file->refs);
+
+			while (refs > 0 &&
+			       !atomic_compare_exchange_weak(&file->refs, &refs, refs + 1))
+				;
+			if (refs == 0)
+				file = NULL;
+		}
+		pthread_mutex_unlock(&eng->idle_lock);
+		if (!file)
+			return left;
+		pthread_mutex_lock(&file->lock);
+		if (file->idle) {
+			idle_remove(file);
+			dc_assert(file->fd >= 0 && file->fd_users == 0);
+			close(file->fd);
+			file->fd = -1;
+		}
+		pthread_mutex_unlock(&file->lock);
+		dc_file_put(file);
+	}
+}
+
+/* ---- recording ---- */
+
+static void note_writer(struct dc_file *file, uint64_t client)
+{
+	struct dc_writer *w = file->writers;
+	uint32_t i = file->last_writer, spare = UINT32_MAX;
+
+	if (i >= file->nr_writers || w[i].client != client) {
+		for (i = 0; i < file->nr_writers; i++) {
+			if (w[i].client == client)
+				break;
+			if (w[i].err == 0 && w[i].seq <= file->synced_seq)
+				spare = i;
+		}
+		if (i == file->nr_writers && spare != UINT32_MAX)
+			i = spare;
+		if (i == file->nr_writers) {
+			if (file->nr_writers == file->cap_writers) {
+				file->cap_writers = file->cap_writers ? 2 * file->cap_writers : 1;
+				file->writers = dc_realloc(file->writers,
+							   file->cap_writers * sizeof(*w));
+				w = file->writers;
+			}
+			file->nr_writers++;
+			w[i].err = 0;
+		}
+		w[i].client = client;
+		file->last_writer = i;
+	}
+	w[i].seq = file->write_seq;
+}
+
+void dc_became_dirty_locked(struct dc_file *file, uint64_t now)
+{
+	struct dc_export *exp = file->exp;
+	bool wake;
+
+	dc_assert(file->fd >= 0 && file->heap_index == DC_NOT_IN_HEAP);
+	if (!file->holds_dirty_ref) {
+		file->holds_dirty_ref = true;
+		dc_file_hold(file);
+	}
+	idle_remove(file);
+	pthread_mutex_lock(&exp->lock);
+	if (file->on_quiet_list) {
+		TAILQ_REMOVE(&exp->quiet, file, quiet_link);
+		file->on_quiet_list = false;
+	}
+	wake = exp->heap_nr == 0;
+	file->dirtied_when = now;
+	dc_heap_insert(exp, file);
+	pthread_mutex_unlock(&exp->lock);
+	dc_pass_begin_locked(file, now);
+	/* The flusher may be asleep without a timeout; from now on it has an age to watch. */
+	if (wake && atomic_load(&exp->dev->deep_sleep))
+		dc_device_wake(exp->dev);
+}
+
+int dc_became_clean_locked(struct dc_file *file)
+{
+	struct dc_export *exp = file->exp;
+
+	dc_assert(file->map.nr_pages == 0);
+	file->passes_done = file->pass_no;
+	pthread_mutex_lock(&exp->lock);
+	if (file->heap_index != DC_NOT_IN_HEAP)
+		dc_heap_remove(exp, file);
+	if (file->on_commit_list) {
+		TAILQ_REMOVE(&exp->commits, file, commit_link);
+		file->on_commit_list = false;
+	}
+	pthread_mutex_unlock(&exp->lock);
+	dc_file_wake_locked(file);
+	if (!file->holds_dirty_ref)
+		return 0;
+	file->holds_dirty_ref = false;
+	return 1;
+}
+
+static bool over_background(struct dc_export *exp)
+{
+	uint64_t bg = atomic_load_explicit(&exp->background, memory_order_relaxed);
+	uint64_t used = atomic_load_explicit(&exp->used, memory_order_relaxed);
+	uint64_t wb = atomic_load_explicit(&exp->writeback, memory_order_relaxed);
+
+	/* The cheap upper bound first; the exact sum only near the level. */
+	return used > bg + wb && dc_dirty_pages(exp) > bg;
+}
+
+void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t reserved,
+		   uint64_t client)
+{
+	struct dc_export *exp = file->exp;
+	uint64_t added = 0;
+
+	pthread_mutex_lock(&file->lock);
+	if (len > 0) {
+		uint64_t first = offset >> DC_PAGE_SHIFT;
+		uint64_t last = (offset + len - 1) >> DC_PAGE_SHIFT;
+		bool was_clean = file->map.nr_pages == 0;
+
+		added = dc_map_set(&file->map, first, last);
+		dc_assert(added <= reserved);
+		file->write_seq++;
+		note_writer(file, client);
+		if (!file->holds_sync_ref) {
+			file->holds_sync_ref = true;
+			dc_file_hold(file);
+			atomic_fetch_add(&exp->nr_unsynced, 1);
+		}
+		if (was_clean)
+			dc_became_dirty_locked(file, dc_now(exp->eng));
+		/* Under the lock: the flusher must not subtract what is not added yet. */
+		atomic_fetch_add(&dc_slot(exp)->dirty, (int64_t)added);
+	}
+	dc_fd_unpin_locked(file);
+	if (len == 0)
+		dc_file_rest_locked(file);
+	pthread_mutex_unlock(&file->lock);
+	dc_unreserve(exp, reserved - added);
+	if (len == 0)
+		return;
+	dc_count(exp, DC_CTR_WRITES, 1);
+	dc_count(exp, DC_CTR_WRITTEN_CLIENT, len);
+	dc_count(exp, DC_CTR_DIRTIED, added << DC_PAGE_SHIFT);
+	if (!atomic_load_explicit(&exp->kicked, memory_order_relaxed) && over_background(exp))
+		dc_kick(exp);
+}
+
+/* ---- claims that end without I/O ---- */
+
+/* Takes pages [first, last] off the map; the caller releases what is returned. */
+static uint64_t cancel_locked(struct dc_file *file, uint64_t first, uint64_t last, int *puts)
+{
+	uint64_t gone = 0;
+
+	if (file->map.nr_pages == 0)
+		return 0;
+	gone = dc_map_clear_range(&file->map, first, last);
+	if (gone == 0)
+		return 0;
+	atomic_fetch_sub(&dc_slot(file->exp)->dirty, (int64_t)gone);
+	dc_count(file->exp, DC_CTR_CANCELLED, gone << DC_PAGE_SHIFT);
+	if (file->map.nr_pages == 0)
+		*puts += dc_became_clean_locked(file);
+	return gone;
+}
+
+uint64_t dc_file_seq(struct dc_file *file)
+{
+	uint64_t seq;
+
+	pthread_mutex_lock(&file->lock);
+	seq = file->write_seq;
+	pthread_mutex_unlock(&file->lock);
+	return seq;
+}
+
+static void cancel(struct dc_file *file, uint64_t first, uint64_t last, uint64_t seq)
+{
+	uint64_t gone = 0;
+	int puts = 0;
+
+	pthread_mutex_lock(&file->lock);
+	if (file->write_seq == seq)
+		gone = cancel_locked(file, first, last, &puts);
+	dc_file_rest_locked(file);
+	pthread_mutex_unlock(&file->lock);
+	dc_release(file->exp, gone);
+	dc_file_puts(file, puts);
+}
+
+void dc_file_truncated(struct dc_file *file, uint64_t new_size, uint64_t seq)
+{
+	/* The page that holds the new end stays claimed: its head may still be dirty. */
+	cancel(file, (new_size + DC_PAGE_SIZE - 1) >> DC_PAGE_SHIFT, DC_NO_PAGE - 1, seq);
+}
+
+void dc_file_punched(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t seq)
+{
+	uint64_t first = (offset + DC_PAGE_SIZE - 1) >> DC_PAGE_SHIFT;
+	uint64_t end = offset + len < offset ? UINT64_MAX >> DC_PAGE_SHIFT
+					     : (offset + len) >> DC_PAGE_SHIFT;
+
+	if (first < end)
+		cancel(file, first, end - 1, seq);
+}
+
+int dc_unlinked_locked(struct dc_file *file, uint64_t *pages)
+{
+	int puts = 0;
+
+	file->unlinked = true;
+	*pages = cancel_locked(file, 0, DC_NO_PAGE - 1, &puts);
+	puts += dc_settle_locked(file);
+	if (file->fd >= 0 && file->fd_users == 0) {
+		idle_remove(file);
+		close(file->fd);
+		file->fd = -1;
+	}
+	return puts;
+}
+
+bool dc_nameless_locked(struct dc_file *file)
+{
+	struct stat st;
+
+	return !file->unlinked && file->fd >= 0 && fstat(file->fd, &st) == 0 && st.st_nlink == 0;
+}
+
+void dc_file_check_links(struct dc_file *file)
+{
+	uint64_t pages = 0;
+	int puts = 0;
+
+	pthread_mutex_lock(&file->lock);
+	if (dc_nameless_locked(file))
+		puts = dc_unlinked_locked(file, &pages);
+	pthread_mutex_unlock(&file->lock);
+	dc_release(file->exp, pages);
+	dc_file_puts(file, puts);
+}
+
+void dc_file_forget(struct dc_file *file)
+{
+	uint64_t pages;
+	int puts;
+
+	pthread_mutex_lock(&file->lock);
+	puts = dc_unlinked_locked(file, &pages);
+	file->nr_writers = 0;
+	if (file->holds_error_ref) {
+		file->holds_error_ref = false;
+		puts++;
+	}
+	pthread_mutex_unlock(&file->lock);
+	dc_release(file->exp, pages);
+	dc_file_puts(file, puts);
+}
+
+/* ---- errors ---- */
+
+void dc_error_locked(struct dc_file *file, int err)
+{
+	struct dc_export *exp = file->exp;
+	uint64_t now = dc_now(exp->eng);
+	uint32_t owed = 0;
+	bool say;
+
+	dc_assert(err < 0);
+	for (uint32_t i = 0; i < file->nr_writers; i++) {
+		if (file->writers[i].seq > file->synced_seq && file->writers[i].err == 0)
+			file->writers[i].err = err;
+		owed += file->writers[i].err != 0;
+	}
+	if (owed && !file->holds_error_ref) {
+		file->holds_error_ref = true;
+		dc_file_hold(file);
+	}
+	atomic_fetch_add(&exp->error_generation, 1);
+	dc_count(exp, DC_CTR_ERRORS, 1);
+	pthread_mutex_lock(&exp->lock);
+	say = exp->last_error_log == 0 || now - exp->last_error_log > DC_NS_PER_S;
+	if (say)
+		exp->last_error_log = now;
+	pthread_mutex_unlock(&exp->lock);
+	if (say)
+		dc_log(exp->eng, DC_LOG_ERROR,
+		       "export %u (%s): writeback failed: %s; %u client(s) with uncommitted data "
+		       "will be told at COMMIT",
+		       exp->id, exp->path, strerror(-err), owed);
+}
+
+int dc_told_locked(struct dc_file *file, uint64_t client)
+{
+	int err = 0;
+
+	if (!file->holds_error_ref)
+		return 0;
+	for (uint32_t i = 0; i < file->nr_writers; i++) {
+		if (file->writers[i].client == client) {
+			err = file->writers[i].err;
+			file->writers[i].err = 0;
+		}
+	}
+	return err;
+}
+
+void dc_file_error(struct dc_file *file, int err)
+{
+	pthread_mutex_lock(&file->lock);
+	dc_error_locked(file, err);
+	pthread_mutex_unlock(&file->lock);
+}
+
+int dc_settle_locked(struct dc_file *file)
+{
+	struct dc_export *exp = file->exp;
+	int puts = 0;
+
+	if (file->holds_error_ref) {
+		uint32_t owed = 0;
+
+		for (uint32_t i = 0; i < file->nr_writers; i++)
+			owed += file->writers[i].err != 0;
+		if (owed == 0) {
+			file->holds_error_ref = false;
+			puts++;
+		}
+	}
+	if (file->holds_sync_ref && (file->unlinked || file->synced_seq >= file->write_seq)) {
+		pthread_mutex_lock(&exp->lock);
+		if (file->on_quiet_list) {
+			TAILQ_REMOVE(&exp->quiet, file, quiet_link);
+			file->on_quiet_list = false;
+		}
+		pthread_mutex_unlock(&exp->lock);
+		file->holds_sync_ref = false;
+		atomic_fetch_sub(&exp->nr_unsynced, 1);
+		puts++;
+	}
+	return puts;
+}

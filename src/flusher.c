@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The flusher: one per device. It starts writeback early, keeps a bounded amount under way, drops
+ * the clean pages behind it, and lets parked writes in as the budget frees.
+ *
+ *      kick -------> clear the bit, THEN read the counters (the other order loses kicks)
+ *                         |
+ *      exports over their level take turns; each turn: 4 to 32 MiB of its oldest file
+ *                         |
+ *      writeback ... complete -> counters fall -> parked writes admitted -> pages dropped
+ *
+ * An export is `active` while there is something to do for it, and keeps its kick bit set for as
+ * long: writers then skip the wake-up altogether. The bit is cleared when it leaves, and the level
+ * read once more after that.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+#define TICK_NS (250 * DC_NS_PER_MS)	/* how exact ages are */
+#define AWAKE_NS (2 * DC_NS_PER_S)	/* ticks go on so long after the last work */
+#define IDLE_FD_NS (5 * DC_NS_PER_S)	/* an unused descriptor is closed after this */
+#define SYNCS_MAX 4			/* quiet files being fdatasync'ed at once */
+
+void dc_device_wake(struct dc_device *dev)
+{
+	if (!atomic_exchange(&dev->woken, true))
+		dev->be->ops->wake(dev->be);
+}
+
+void dc_kick(struct dc_export *exp)
+{
+	struct dc_device *dev = exp->dev;
+
+	if (atomic_exchange(&exp->kicked, true)) {
+		dc_count(exp, DC_CTR_KICKS_COALESCED, 1);
+		return;
+	}
+	dc_count(exp, DC_CTR_KICKS, 1);
+	pthread_mutex_lock(&dev->lock);
+	TAILQ_INSERT_TAIL(&dev->kicked, exp, kick_link);
+	pthread_mutex_unlock(&dev->lock);
+	dc_device_wake(dev);
+}
+
+/* ---- turns ---- */
+
+static struct dc_turn *turn_new(struct dc_device *dev, struct dc_file *file)
+{
+	struct dc_turn *turn = LIST_FIRST(&dev->free_turns);
+
+	if (turn)
+		LIST_REMOVE(turn, link);
+	else
+		turn = dc_zalloc(sizeof(*turn));
+	turn->file = file;
+	turn->runs.nr = 0;
+	turn->pages = 0;
+	return turn;
+}
+
+static void turn_free(struct dc_device *dev, struct dc_turn *turn)
+{
+	LIST_INSERT_HEAD(&dev->free_turns, turn, link);
+}
+
+static enum dc_counter reason_counter(enum dc_reason reason)
+{
+	static const enum dc_counter ctr[] = {
+		[DC_REASON_BACKGROUND] = DC_CTR_CLEANED_BACKGROUND,
+		[DC_REASON_EXPIRE] = DC_CTR_CLEANED_EXPIRE,
+		[DC_REASON_LIMIT] = DC_CTR_CLEANED_LIMIT,
+		[DC_REASON_COMMIT] = DC_CTR_CLEANED_COMMIT,
+		[DC_REASON_SHUTDOWN] = DC_CTR_CLEANED_SHUTDOWN,
+	};
+
+	return ctr[reason];
+}
+
+/* Is there anything to write back for this export, and why? exp->lock held. */
+static bool work_wanted(struct dc_export *exp, uint64_t now, enum dc_reason *reason)
+{
+	if (!TAILQ_EMPTY(&exp->commits))
+		*reason = DC_REASON_COMMIT;
+	else if (exp->heap_nr == 0)
+		return false;
+	else if (atomic_load(&exp->draining))
+		*reason = DC_REASON_SHUTDOWN;
+	else if (atomic_load(&exp->contended) != 0)
+		*reason = DC_REASON_LIMIT;
+	else if (dc_dirty_pages(exp) > atomic_load(&exp->background))
+		*reason = DC_REASON_BACKGROUND;
+	else if (exp->heap[0]->dirtied_when + atomic_load(&exp->expire_ns) <= now)
+		*reason = DC_REASON_EXPIRE;
+	else
+		return false;
+	return true;
+}
+
+/* The file whose turn it is, referenced; NULL if the export needs nothing. */
+static struct dc_file *pick(struct dc_export *exp, uint64_t now, enum dc_reason *reason)
+{
+	struct dc_file *file = NULL;
+
+	pthread_mutex_lock(&exp->lock);
+	if (work_wanted(exp, now, reason)) {
+		file = *reason == DC_REASON_COMMIT ? TAILQ_FIRST(&exp->commits) : exp->heap[0];
+		dc_file_hold(file); /* alive: the lists' own reference goes under exp->lock */
+	}
+	pthread_mutex_unlock(&exp->lock);
+	return file;
+}
+
+/* Submits one turn. Returns false when the export needs none. */
+static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now)
+{
+	uint64_t cancelled = 0;
+	enum dc_reason reason;
+	struct dc_turn *turn;
+	struct dc_take take;
+	int puts = 1;
+	struct dc_file *file = pick(exp, now, &reason);
+	bool taken = false;
+
+	if (!file)
+		return false;
+	turn = turn_new(dev, file);
+	pthread_mutex_lock(&file->lock);
+	/* A rename over it, or a local rm, that nobody told us of: not worth writing. */
+	if (file->map.nr_pages > 0 && dc_nameless_locked(file))
+		puts += dc_unlinked_locked(file, &cancelled);
+	taken = dc_take_locked(file, dc_bw_chunk(&dev->bw) >> DC_PAGE_SHIFT, now, &take,
+			       &turn->runs);
+	if (taken) {
+		dc_assert(file->fd >= 0);
+		turn->kind = DC_TURN_WRITEBACK;
+		turn->reason = reason;
+		turn->pages = take.pages;
+		turn->id = ++file->turn_id;
+		turn->op.kind = DC_OP_WRITEBACK;
+		turn->op.fd = file->fd;
+		turn->op.offset = take.first << DC_PAGE_SHIFT;
+		turn->op.len = (take.end - take.first) << DC_PAGE_SHIFT;
+		LIST_INSERT_HEAD(&file->turns, turn, link);
+		file->fd_users++;
+		dc_count_writeback(exp, take.pages);
+		puts--; /* the turn's own */
+	}
+	if (file->map.nr_pages == 0)
+		puts += dc_became_clean_locked(file);
+	pthread_mutex_unlock(&file->lock);
+	dc_release(exp, cancelled);
+	dc_file_puts(file, puts);
+	if (!taken) {
+		turn_free(dev, turn);
+		return true;
+	}
+	dc_bw_busy(&dev->bw, now);
+	dev->in_flight += take.pages;
+	exp->turns_in_flight++;
+	dc_count(exp, DC_CTR_TURNS, 1);
+	dev->be->ops->submit(dev->be, &turn->op);
+	return true;
+}
+
+static void drop_next(struct dc_device *dev, struct dc_turn *turn)
+{
+	uint32_t i = --turn->runs.nr;
+
+	turn->kind = DC_TURN_DROP;
+	turn->op.kind = DC_OP_DROP;
+	turn->op.offset = turn->runs.run[i].first << DC_WINDOW_SHIFT;
+	turn->op.len = (turn->runs.run[i].end - turn->runs.run[i].first) << DC_WINDOW_SHIFT;
+	dc_count(turn->file->exp, DC_CTR_DROPPED, turn->op.len);
+	dev->be->ops->submit(dev->be, &turn->op);
+}
+
+/* An error of the operation, not of the data: the file system, the kernel or a filter refuses it. */
+static bool refused(int res)
+{
+	return res == -ENOSYS || res == -EINVAL || res == -EOPNOTSUPP || res == -EPERM ||
+	       res == -ESPIPE || res == -ECANCELED || res == -EAGAIN || res == -EINTR ||
+	       res == -EBADF || res == -ENOMEM;
+}
+
+/* The end of a turn: unpins, settles, frees. */
+static void turn_end(struct dc_device *dev, struct dc_turn *turn)
+{
+	struct dc_file *file = turn->file;
+	struct dc_export *exp = file->exp;
+	int puts;
+
+	pthread_mutex_lock(&file->lock);
+	dc_fd_unpin_locked(file);
+	puts = 1 + dc_settle_locked(file);
+	dc_file_rest_locked(file);
+	pthread_mutex_unlock(&file->lock);
+	exp->turns_in_flight--;
+	dc_file_puts(file, puts);
+	turn_free(dev, turn);
+}
+
+static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
+{
+	struct dc_file *file = turn->file;
+	struct dc_export *exp = file->exp;
+	uint64_t pages = turn->pages;
+	int res = turn->op.res;
+	bool drop;
+
+	if (res < 0 && refused(res)) {
+		/* The pages are still dirty in the kernel, so the claim must not end (R3): do it
+		 * the plain way, here, slow but right. */
+		dc_log(dev->eng, DC_LOG_WARN,
+		       "%s: writeback was refused (%s); falling back to a plain system call",
+		       dev->be->ops->name, strerror(-res));
+		res = dev->be->ops->writeback(dev->be, turn->op.fd, turn->op.offset, turn->op.len);
+		if (res < 0 && refused(res))
+			res = dev->be->ops->sync(dev->be, turn->op.fd);
+	}
+	pthread_mutex_lock(&file->lock);
+	LIST_REMOVE(turn, link);
+	if (res < 0)
+		dc_error_locked(file, res);
+	drop = res == 0 && atomic_load(&exp->drop_behind);
+	if (drop)
+		dc_runs_settle_locked(file, &turn->runs);
+	dc_file_wake_locked(file);
+	pthread_mutex_unlock(&file->lock);
+
+	dev->in_flight -= pages;
+	dc_bw_completed(&dev->bw, now, pages << DC_PAGE_SHIFT, dev->in_flight != 0);
+	dc_count(exp, reason_counter(turn->reason), pages << DC_PAGE_SHIFT);
+	atomic_fetch_sub(&exp->writeback, pages);
+	dc_release(exp, pages);
+	if (drop && turn->runs.nr > 0)
+		drop_next(dev, turn);
+	else
+		turn_end(dev, turn);
+}
+
+/* A quiet file was fdatasync'ed, so that its COMMIT will be free. */
+static void sync_done(struct dc_device *dev, struct dc_turn *turn)
+{
+	struct dc_file *file = turn->file;
+
+	pthread_mutex_lock(&file->lock);
+	if (turn->op.res < 0 && !refused(turn->op.res))
+		dc_error_locked(file, turn->op.res);
+	else if (turn->op.res == 0 && file->turn_id == turn->id &&
+		 turn->sync_seq > file->synced_seq)
+		/* No turn began meanwhile that might have consumed this sync's error. */
+		file->synced_seq = turn->sync_seq;
+	pthread_mutex_unlock(&file->lock);
+	dev->syncs_in_flight--;
+	turn_end(dev, turn);
+}
+
+static void complete(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
+{
+	switch (turn->kind) {
+	case DC_TURN_WRITEBACK:
+		writeback_done(dev, turn, now);
+		break;
+	case DC_TURN_DROP:
+		if (turn->runs.nr > 0)
+			drop_next(dev, turn);
+		else
+			turn_end(dev, turn);
+		break;
+	case DC_TURN_SYNC:
+		sync_done(dev, turn);
+		break;
+	}
+}
+
+/* ---- the device ---- */
+
+static void activate(struct dc_device *dev, struct dc_export *exp)
+{
+	if (exp->active)
+		return;
+	exp->active = true;
+	TAILQ_INSERT_TAIL(&dev->active, exp, active_link);
+}
+
+/* Nothing to do for the export: clear its bit, then look once more. */
+static void deactivate(struct dc_device *dev, struct dc_export *exp, uint64_t now)
+{
+	enum dc_reason reason;
+	bool more;
+
+	TAILQ_REMOVE(&dev->active, exp, active_link);
+	exp->active = false;
+	if (!atomic_exchange(&exp->kicked, false))
+		return;
+	pthread_mutex_lock(&exp->lock);
+	more = work_wanted(exp, now, &reason);
+	pthread_mutex_unlock(&exp->lock);
+	if (more && !atomic_exchange(&exp->kicked, true))
+		activate(dev, exp);
+}
+
+static void take_kicked(struct dc_device *dev)
+{
+	struct dc_export *exp;
+
+	pthread_mutex_lock(&dev->lock);
+	while ((exp = TAILQ_FIRST(&dev->kicked))) {
+		TAILQ_REMOVE(&dev->kicked, exp, kick_link);
+		activate(dev, exp);
+	}
+	pthread_mutex_unlock(&dev->lock);
+}
+
+/* Submits fdatasync for files that have been quiet for the expiry time. */
+static void sync_quiet(struct dc_device *dev, struct dc_export *exp, uint64_t now)
+{
+	uint64_t age = atomic_load(&exp->expire_ns);
+
+	while (dev->syncs_in_flight < SYNCS_MAX) {
+		struct dc_turn *turn;
+		struct dc_file *file;
+		bool go;
+
+		pthread_mutex_lock(&exp->lock);
+		file = TAILQ_FIRST(&exp->quiet);
+		if (file && file->quiet_since + age <= now) {
+			TAILQ_REMOVE(&exp->quiet, file, quiet_link);
+			file->on_quiet_list = false;
+			dc_file_hold(file);
+		} else {
+			file = NULL;
+		}
+		pthread_mutex_unlock(&exp->lock);
+		if (!file)
+			return;
+		turn = turn_new(dev, file);
+		pthread_mutex_lock(&file->lock);
+		go = file->fd >= 0 && file->map.nr_pages == 0 && LIST_EMPTY(&file->turns) &&
+		     !file->syncing;
+		if (go) {
+			file->fd_users++;
+			turn->kind = DC_TURN_SYNC;
+			turn->id = file->turn_id;
+			turn->sync_seq = file->write_seq;
+			turn->op.kind = DC_OP_SYNC;
+			turn->op.fd = file->fd;
+			turn->op.offset = 0;
+			turn->op.len = 0;
+		}
+		pthread_mutex_unlock(&file->lock);
+		if (!go) {
+			dc_file_put(file);
+			turn_free(dev, turn);
+			continue;
+		}
+		dev->syncs_in_flight++;
+		exp->turns_in_flight++;
+		dc_count(exp, DC_CTR_SYNCS, 1);
+		dev->be->ops->submit(dev->be, &turn->op);
+	}
+}
+
+/* Ages: what expired, what went quiet, which descriptors are unused. Returns true while there is
+ * anything to watch. */
+static bool tick(struct dc_device *dev, uint64_t now)
+{
+	bool watch = false;
+	struct dc_export *exp;
+
+	pthread_mutex_lock(&dev->lock);
+	TAILQ_FOREACH(exp, &dev->exports, dev_link)
+	{
+		enum dc_reason reason;
+		bool work;
+
+		pthread_mutex_lock(&exp->lock);
+		work = work_wanted(exp, now, &reason);
+		watch |= exp->heap_nr > 0 || !TAILQ_EMPTY(&exp->quiet);
+		pthread_mutex_unlock(&exp->lock);
+		if (work && !atomic_exchange(&exp->kicked, true))
+			activate(dev, exp);
+		sync_quiet(dev, exp, now);
+	}
+	pthread_mutex_unlock(&dev->lock);
+	watch |= dc_idle_trim(dev->eng, now > IDLE_FD_NS ? now - IDLE_FD_NS : 0);
+	return watch;
+}
+
+static void detach_exports(struct dc_device *dev)
+{
+	struct dc_export *exp, *next;
+
+	pthread_mutex_lock(&dev->lock);
+	for (exp = dev->nr_detach ? TAILQ_FIRST(&dev->exports) : NULL; exp; exp = next) {
+		next = TAILQ_NEXT(exp, dev_link);
+		if (!exp->detach || exp->turns_in_flight != 0)
+			continue;
+		if (exp->active)
+			TAILQ_REMOVE(&dev->active, exp, active_link);
+		else if (atomic_load(&exp->kicked) && !exp->active)
+			continue; /* on its way to dev->kicked */
+		exp->active = false;
+		TAILQ_REMOVE(&dev->exports, exp, dev_link);
+		dev->nr_detach--;
+		exp->detached = true;
+	}
+	pthread_mutex_unlock(&dev->lock);
+}
+
+static void submit_turns(struct dc_device *dev, uint64_t now)
+{
+	struct dc_export *exp;
+
+	while ((exp = TAILQ_FIRST(&dev->active))) {
+		uint64_t window = dc_bw_window(&dev->bw, atomic_load(&exp->window_ms));
+
+		if (dev->in_flight << DC_PAGE_SHIFT >= window)
+			break;
+		if (!flush_one(dev, exp, now)) {
+			deactivate(dev, exp, now);
+			continue;
+		}
+		/* One turn each. */
+		TAILQ_REMOVE(&dev->active, exp, active_link);
+		TAILQ_INSERT_TAIL(&dev->active, exp, active_link);
+	}
+}
+
+void dc_device_poll(struct dc_device *dev, int64_t timeout_ns)
+{
+	struct dc_op *op = dev->be->ops->wait(dev->be, timeout_ns);
+	uint64_t now;
+
+	/* Clear first, then read: who sets the bit from here on wakes the next wait. */
+	atomic_store(&dev->woken, false);
+	now = dc_now(dev->eng);
+	if (op)
+		dev->last_work = now;
+	while (op) {
+		struct dc_op *next = op->next;
+
+		complete(dev, container_of_dc(op, struct dc_turn, op), now);
+		op = next;
+	}
+	take_kicked(dev);
+	if (now >= dev->next_tick) {
+		if (tick(dev, now))
+			dev->last_work = now;
+		dev->next_tick = now + TICK_NS;
+	}
+	submit_turns(dev, now);
+	detach_exports(dev);
+	atomic_store_explicit(&dev->bandwidth_now, dev->bw.bytes_per_s, memory_order_relaxed);
+	atomic_store_explicit(&dev->in_flight_now, dev->in_flight, memory_order_relaxed);
+}
+
+void *dc_flusher_thread(void *arg)
+{
+	struct dc_device *dev = arg;
+	bool deep = false;
+
+	pthread_setname_np(pthread_self(), "dc_flusher");
+	while (!atomic_load(&dev->stop)) {
+		dc_device_poll(dev, deep ? -1 : (int64_t)TICK_NS);
+		atomic_store(&dev->deep_sleep, false);
+		deep = dev->in_flight == 0 && dev->syncs_in_flight == 0 &&
+		       TAILQ_EMPTY(&dev->active) &&
+		       dc_now(dev->eng) - dev->last_work > AWAKE_NS;
+		if (deep) {
+			/* Announced before the last look, so that a file that becomes dirty now
+			 * either is seen by this tick or wakes the wait. */
+			atomic_store(&dev->deep_sleep, true);
+			if (tick(dev, dc_now(dev->eng)) || !TAILQ_EMPTY(&dev->active)) {
+				dev->last_work = dc_now(dev->eng);
+				atomic_store(&dev->deep_sleep, false);
+				deep = false;
+			}
+		}
+	}
+	return NULL;
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The engine's structures. Lock order: see dontcache/engine.h.
+ *
+ * A page of an export is in one of these places, and `used` counts all of them:
+ *
+ *     stash (kept ready per CPU) -> reserved (a write is running) -> dirty (in a map)
+ *                                                                 -> writeback (in a turn) -> gone
+ *
+ * Moving between them never changes `used`; only taking from and giving to the budget does. So the
+ * limit is enforced in exactly one place, budget_take(), and nothing can slip past it.
+ */
+#ifndef DC_INTERNAL_H
+#define DC_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "dontcache/bandwidth.h"
+#include "dontcache/dirty_map.h"
+#include "dontcache/engine.h"
+#include "util.h"
+
+#define DC_NS_PER_MS 1000000ULL
+#define DC_NS_PER_S 1000000000ULL
+
+enum { DC_FILE_MAGIC = 0x64634649, DC_EXPORT_MAGIC = 0x64634558, DC_DEVICE_MAGIC = 0x64634445 };
+
+/* Why bytes are written back. */
+enum dc_reason {
+	DC_REASON_BACKGROUND,
+	DC_REASON_EXPIRE,
+	DC_REASON_LIMIT,
+	DC_REASON_COMMIT,
+	DC_REASON_SHUTDOWN,
+};
+
+/* One flusher turn: a range of one file, under writeback. */
+struct dc_turn {
+	struct dc_op op; /* first: the backend hands back ops */
+	enum { DC_TURN_WRITEBACK, DC_TURN_DROP, DC_TURN_SYNC } kind;
+	struct dc_file *file; /* referenced, its descriptor pinned */
+	enum dc_reason reason;
+	uint64_t id;	      /* per file, ascending */
+	uint64_t pages;	      /* moved from dirty to writeback */
+	uint64_t sync_seq;    /* DC_TURN_SYNC: write_seq when it began */
+	struct dc_runs {      /* whole windows that the turn cleaned, as [first, end) windows */
+		struct {
+			uint64_t first, end;
+		} * run;
+		uint32_t nr, cap;
+	} runs;
+	LIST_ENTRY(dc_turn) link; /* dc_file.turns */
+};
+
+/* A client with uncommitted writes in a file. */
+struct dc_writer {
+	uint64_t client;
+	uint64_t seq; /* write_seq of its last write */
+	int err;      /* what it has not been told yet */
+};
+
+struct dc_file {
+	uint32_t magic;
+	_Atomic uint32_t refs; /* 1 -> 0 only under the shard's lock */
+	struct dc_export *exp; /* referenced */
+	uint64_t hash;
+	struct dc_file *hash_next; /* shard lock */
+	bool forgotten;		   /* shard lock: its export is ending */
+	uint8_t key_len;
+	uint8_t key[DC_KEY_MAX];
+
+	pthread_mutex_t lock;
+	/* under lock */
+	pthread_cond_t cond; /* a turn, a sync or a pass ended */
+	int fd;
+	uint32_t fd_users;
+	bool idle; /* on engine.idle */
+	bool unlinked;
+	bool holds_dirty_ref, holds_sync_ref, holds_error_ref;
+
+	struct dc_dirty_map map;
+
+	uint32_t waiters; /* on cond */
+
+	/* A pass visits everything that was dirty when it began, in ascending order. */
+	uint64_t cursor, pass_end;
+	uint64_t pass_no, passes_done;
+	uint64_t pass_start_ns;
+
+	LIST_HEAD(, dc_turn) turns; /* writeback in flight, newest first */
+	uint64_t turn_id;
+
+	uint64_t write_seq;  /* grows with each completed write; starts at 1, so that a file
+			      * that was forgotten is never taken for synced */
+	uint64_t synced_seq; /* write_seq as read before a successful fdatasync began */
+	bool syncing;
+
+	struct dc_writer *writers;
+	uint32_t nr_writers, cap_writers, last_writer;
+
+	/* under exp->lock */
+	uint64_t dirtied_when; /* no claim is older; also read under lock */
+	uint32_t heap_index;   /* DC_NOT_IN_HEAP or place in exp->heap */
+	bool on_commit_list, on_quiet_list;
+	uint64_t commit_pass; /* leaves the commit list when this pass is done */
+	TAILQ_ENTRY(dc_file) commit_link, quiet_link;
+	uint64_t quiet_since;
+
+	/* under engine.idle_lock */
+	TAILQ_ENTRY(dc_file) idle_link;
+	uint64_t idle_since;
+};
+
+#define DC_NOT_IN_HEAP UINT32_MAX
+
+/* What one CPU's writers touch. */
+struct dc_slot {
+	_Alignas(DC_CACHE_LINE) _Atomic uint64_t stash; /* pages taken from the budget, unused */
+	_Atomic int64_t dirty;				/* pages; only the sum has a meaning */
+	_Atomic uint64_t ctr[DC_NR_COUNTERS];
+};
+
+/* A connection with parked writes. */
+struct dc_parker {
+	void *connection;
+	uint64_t bytes, deficit;
+	bool held;
+	struct dc_waiter *first, **last;
+	TAILQ_ENTRY(dc_parker) rr;
+	LIST_ENTRY(dc_parker) hash;
+};
+
+#define DC_PARKER_BUCKETS 256
+
+struct dc_export {
+	uint32_t magic;
+	uint32_t id;
+	char *path;
+	struct dc_engine *eng;
+	struct dc_device *dev;
+	_Atomic uint32_t refs; /* its files, and its owner */
+	unsigned int nr_slots; /* a power of two */
+	struct dc_slot *slots;
+
+	/* read by every write, written by few */
+	_Alignas(DC_CACHE_LINE) _Atomic uint64_t limit; /* pages */
+	_Atomic uint64_t background;			/* pages */
+	_Atomic uint32_t contended;			/* waiters; nonzero ends the fast path */
+	_Atomic bool kicked;				/* the export's one "there is work" bit */
+	_Atomic bool draining;
+	_Atomic uint64_t expire_ns, window_ms, parked_cap;
+	_Atomic bool drop_behind;
+	_Atomic uint64_t error_generation;
+
+	/* written at each refill of a stash, and by the flusher */
+	_Alignas(DC_CACHE_LINE) _Atomic uint64_t used; /* pages; <= limit whenever it grows */
+	_Atomic uint64_t writeback;		       /* pages */
+
+	_Alignas(DC_CACHE_LINE) pthread_mutex_t lock;
+	/* under lock */
+	struct dc_params params;
+	struct dc_file **heap; /* by dirtied_when */
+	uint32_t heap_nr, heap_cap;
+	TAILQ_HEAD(, dc_file) commits; /* files that a COMMIT waits for */
+	TAILQ_HEAD(, dc_file) quiet;   /* clean but unsynced, oldest first */
+	TAILQ_HEAD(dc_rr, dc_parker) parkers;
+	LIST_HEAD(, dc_parker) parker_hash[DC_PARKER_BUCKETS];
+	uint32_t nr_parkers, nr_held;
+	uint64_t parked_bytes;
+	uint64_t last_error_log;
+
+	_Atomic uint64_t nr_files, nr_unsynced;
+
+	/* dev->lock */
+	TAILQ_ENTRY(dc_export) kick_link;
+	bool detach, detached;
+	/* flusher only, except for insertion under dev->lock */
+	TAILQ_ENTRY(dc_export) dev_link;
+	TAILQ_ENTRY(dc_export) active_link;
+	bool active;
+	uint32_t turns_in_flight;
+};
+
+struct dc_device {
+	uint32_t magic;
+	uint64_t id;
+	struct dc_engine *eng;
+	struct dc_backend *be;
+	pthread_t thread;
+	bool threaded;
+	_Atomic bool stop;
+	_Atomic bool woken;	 /* the flusher's "there is work" bit: only 0 -> 1 wakes it */
+	_Atomic bool deep_sleep; /* waits without a timeout */
+
+	pthread_mutex_t lock;
+	/* under lock */
+	pthread_cond_t cond; /* an export was detached */
+	TAILQ_HEAD(, dc_export) kicked;
+	TAILQ_HEAD(, dc_export) exports;
+	uint32_t nr_detach;
+	struct dc_device *next; /* engine.lock */
+
+	/* the flusher's own */
+	TAILQ_HEAD(, dc_export) active;
+	struct dc_bandwidth bw;
+	uint64_t in_flight; /* pages under writeback by turns */
+	uint32_t syncs_in_flight;
+	uint64_t next_tick, last_work;
+	LIST_HEAD(, dc_turn) free_turns;
+	/* copies for readers */
+	_Atomic uint64_t bandwidth_now, in_flight_now;
+};
+
+#define DC_SHARDS 64
+
+struct dc_shard {
+	_Alignas(DC_CACHE_LINE) pthread_mutex_t lock;
+	struct dc_file **bucket;
+	uint32_t nr, cap;
+};
+
+struct dc_executor;
+
+struct dc_engine {
+	const struct dc_host_ops *ops;
+	void *host;
+	struct dc_engine_options opt;
+	struct dc_shard shard[DC_SHARDS];
+	struct dc_executor *exec;
+	pthread_mutex_t lock;
+	struct dc_device *devices; /* under lock */
+
+	pthread_mutex_t idle_lock;
+	TAILQ_HEAD(dc_idle_list, dc_file) idle; /* open, clean and unused, oldest first */
+	uint32_t nr_idle;
+};
+
+/* ---- util ---- */
+
+static inline uint64_t dc_now(struct dc_engine *eng)
+{
+	return eng->ops->now_ns(eng->host);
+}
+
+void dc_log(struct dc_engine *eng, enum dc_log_level level, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* ---- admit.c ---- */
+
+struct dc_slot *dc_slot(struct dc_export *exp);
+
+static inline void dc_count(struct dc_export *exp, enum dc_counter id, uint64_t n)
+{
+	atomic_fetch_add_explicit(&dc_slot(exp)->ctr[id], n, memory_order_relaxed);
+}
+
+/** Pages in dirty maps: the exact sum. */
+uint64_t dc_dirty_pages(struct dc_export *exp);
+
+/** Pages leave the budget: parked writes are admitted. No lock may be held. */
+void dc_release(struct dc_export *exp, uint64_t pages);
+
+/** Admits what fits (or, when draining, cancels everything). No lock may be held. */
+void dc_dispatch(struct dc_export *exp);
+
+/* ---- executor.c ---- */
+
+struct dc_executor *dc_executor_new(unsigned int threads);
+void dc_executor_free(struct dc_executor *ex);
+/** Runs a list of waiters, linked by next; ex may be NULL: in the caller. */
+void dc_executor_run(struct dc_executor *ex, struct dc_waiter *list);
+
+/* ---- export.c ---- */
+
+void dc_export_put(struct dc_export *exp);
+
+/* ---- file.c ---- */
+
+void dc_file_hold(struct dc_file *file);
+/** Wakes those that wait for the file; file->lock held. */
+void dc_file_wake_locked(struct dc_file *file);
+/** Ends every claim, closes the descriptor, drops what the engine itself holds: the export ends. */
+void dc_file_forget(struct dc_file *file);
+/** Has the last link gone since nobody looked? Answers true once: what is written to such a file
+ * later is written back as ever. file->lock held. */
+bool dc_nameless_locked(struct dc_file *file);
+/** The last link is gone: ends all claims. Returns references to put, and in *pages what has
+ * to be released, once the lock is free. file->lock held. */
+int dc_unlinked_locked(struct dc_file *file, uint64_t *pages);
+/** The pinned descriptor is not needed any more; file->lock held. */
+void dc_fd_unpin_locked(struct dc_file *file);
+/** Closes descriptors of files idle since before `older_than`, and the oldest above the cap.
+ * @return true if any idle descriptor is left. */
+bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than);
+/** Every client with uncommitted writes will be told `err` (-errno). file->lock held. */
+void dc_error_locked(struct dc_file *file, int err);
+/** What `client` must be told, once; 0 if nothing. file->lock held. */
+int dc_told_locked(struct dc_file *file, uint64_t client);
+/** synced_seq advanced or the file is not worth syncing: drops references that hung on it.
+ * Returns references to put once the lock is free. file->lock held. */
+int dc_settle_locked(struct dc_file *file);
+/** Puts n references. */
+void dc_file_puts(struct dc_file *file, int n);
+/** Moves the file to its export's quiet list or the idle list if it has come to rest;
+ * file->lock held. */
+void dc_file_rest_locked(struct dc_file *file);
+
+/* ---- flusher.c ---- */
+
+void *dc_flusher_thread(void *arg);
+/** Sets the export's kick bit; only 0 -> 1 wakes the flusher. */
+void dc_kick(struct dc_export *exp);
+void dc_device_wake(struct dc_device *dev);
+
+/* ---- turn.c ---- */
+
+struct dc_take {
+	uint64_t first, end; /* pages */
+	uint64_t pages;	     /* were dirty */
+};
+
+/** Takes up to `max` dirty pages at the cursor out of the map, noting the windows. file->lock held.
+ * @return false if nothing was dirty. */
+bool dc_take_locked(struct dc_file *file, uint64_t max, uint64_t now, struct dc_take *take,
+		    struct dc_runs *runs);
+/** Takes everything dirty, and with it ends the pass; file->lock held. */
+bool dc_take_all_locked(struct dc_file *file, struct dc_take *take, struct dc_runs *runs);
+void dc_pass_begin_locked(struct dc_file *file, uint64_t now);
+/** Removes from runs the windows that were dirtied again; file->lock held. */
+void dc_runs_settle_locked(struct dc_file *file, struct dc_runs *runs);
+
+/* heap of dirty files; exp->lock held */
+void dc_heap_insert(struct dc_export *exp, struct dc_file *file);
+void dc_heap_remove(struct dc_export *exp, struct dc_file *file);
+void dc_heap_update(struct dc_export *exp, struct dc_file *file, uint64_t dirtied_when);
+
+/** The map became empty: off the heap. Returns references to put later. file->lock held. */
+int dc_became_clean_locked(struct dc_file *file);
+/** The map got its first page: onto the heap. file->lock held. */
+void dc_became_dirty_locked(struct dc_file *file, uint64_t now);
+/** Counts pages as under writeback instead of dirty. */
+void dc_count_writeback(struct dc_export *exp, uint64_t pages);
+
+#endif

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""kill -9 of the server under load, and a power cut of the file system: whatever a COMMIT or a stable write
+promised is there after the restart, byte for byte.
+
+The load: several clients, each writing its file in rounds of a few odd-sized writes and a COMMIT (every third
+round stable writes instead), until the server dies. Only ranges whose promise was in the client's hands count.
+The control writes and does not commit: after a power cut that data must be gone, or the cut proves nothing."""
+
+import os
+import sys
+import threading
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'integration'))
+
+from support import *                                   # noqa: E402,F403
+from nfsraw.pattern import Pattern                      # noqa: E402
+from harness.testing import main                        # noqa: E402
+
+TIGHT = {'Dirty_Bytes': '16M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '64M'}
+CHUNK = 200001
+PER_ROUND = 7
+WRITERS = 6
+
+
+class Writer:
+    """Rounds of writes and a COMMIT; promised is the list of (offset, length) that are safe by now."""
+
+    def __init__(self, bed, version, number):
+        self.client = bed.connect(version, source='127.0.0.%d' % (2 + number))
+        self.name = 'f%d' % number
+        self.pattern = Pattern(number)
+        self.file = self.client.open(self.name, create=True)
+        self.promised = []
+        self.problem = None
+        self.lost = False
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def run(self):
+        offset, round_number = 0, 0
+        try:
+            while True:
+                stable = nfsraw.FILE_SYNC if round_number % 3 == 2 else nfsraw.UNSTABLE
+                ranges, calls = [], []
+                for _ in range(PER_ROUND):
+                    ranges.append((offset, CHUNK))
+                    calls.append(self.file.write_async(offset, self.pattern.view(offset, CHUNK), stable))
+                    offset += CHUNK
+                self.client.drain(30)
+                # Each stable write is a promise of its own, even if a later one had no reply any more.
+                verifiers = set()
+                for call, where in zip(calls, ranges):
+                    if call.error:
+                        raise call.error
+                    if call.reply.status:
+                        raise AssertionError('WRITE: ' + call.reply.status_name)
+                    if call.reply.committed == nfsraw.FILE_SYNC:
+                        self.promised.append(where)
+                    verifiers.add(call.reply.verifier)
+                if stable == nfsraw.UNSTABLE:
+                    commit = self.file.commit()
+                    if {commit.verifier} != verifiers:
+                        raise AssertionError('verifiers %s, COMMIT %s' % (verifiers, commit.verifier))
+                    self.promised.extend(ranges)
+                round_number += 1
+        except nfsraw.ConnectionLost:
+            self.lost = True
+        except Exception as error:
+            self.problem = error
+
+
+def load_until(bed, version, seconds, strike):
+    writers = [Writer(bed, version, i) for i in range(WRITERS)]
+    for w in writers:
+        w.thread.start()
+    time.sleep(seconds)
+    strike()
+    for w in writers:
+        w.thread.join(40)
+        assert not w.thread.is_alive(), '%s hangs after the server died' % w.name
+    return writers
+
+
+def check_promises(bed, writers):
+    total = 0
+    for w in writers:
+        with open(bed.local(w.name), 'rb') as local:
+            for offset, n in w.promised:
+                local.seek(offset)
+                got = local.read(n)
+                assert got == w.pattern.view(offset, n), '%s: %d committed bytes at %d are not there' % (w.name, n, offset)
+                total += n
+    print('    %s promised and present' % mb(total), flush=True)
+    assert total > 0, 'nothing was promised before the end'
+
+
+@each_version(globals())
+def check_kill_9_under_load(version):
+    with served(TIGHT, size=8 * GiB) as bed:
+        for _ in range(2):
+            writers = load_until(bed, version, 1.2, bed.server.kill)
+            for w in writers:
+                assert w.lost and not w.problem, '%s: %r' % (w.name, w.problem)
+            bed.kill_clients()
+            bed.server.start()
+            check_promises(bed, writers)
+            for w in writers:           # and through the new server
+                with bed.connect(version) as client, client.open(w.name, access=nfsraw.READ) as f:
+                    for offset, n in w.promised[-20:]:
+                        equal(b''.join(f.pieces(n, offset=offset)), bytes(w.pattern.view(offset, n)), 'data through NFS')
+            with bed.connect(version) as client:
+                for w in writers:
+                    client.remove(w.name)
+        bed.settle()
+
+
+@each_version(globals())
+def check_kill_9_on_a_slow_device(version):
+    """The same with writes parked when it happens."""
+    requires_slow_device()
+    with served(TIGHT, size=8 * GiB, write_bps=40 * MiB) as bed:
+        writers = load_until(bed, version, 3, bed.server.kill)
+        for w in writers:
+            assert w.lost and not w.problem, '%s: %r' % (w.name, w.problem)
+        bed.kill_clients()
+        bed.server.start()
+        check_promises(bed, writers)
+
+
+def power_cut(bed):
+    """The file system first loses everything that is not on the device, then the server dies."""
+    bed.disk.shutdown_fs()
+    bed.server.kill()
+
+
+@each_version(globals())
+def check_power_cut(version):
+    requires(paths.find_program('xfs_io'), 'xfs_io (xfsprogs) is not installed')
+    with served(TIGHT, size=8 * GiB) as bed:
+        writers = load_until(bed, version, 1.5, lambda: power_cut(bed))
+        # Between the cut and the kill the server may answer IO: an error, and no promise.
+        for w in writers:
+            assert w.lost or w.problem, w.name + ' ended without noticing'
+        bed.kill_clients()
+        bed.disk.remount()
+        check_promises(bed, writers)
+        bed.server.start()
+
+
+def test_power_cut_control():
+    """Written and not committed, below every level: gone after the cut."""
+    requires(paths.find_program('xfs_io'), 'xfs_io (xfsprogs) is not installed')
+    lazy = {'Dirty_Bytes': '256M', 'Dirty_Background_Bytes': '128M', 'Dirty_Expire_Centisecs': 6000}
+    with served(lazy) as bed:
+        f = bed.connect('3').open('f', create=True)
+        f.write(0, Pattern(1).view(0, MiB))
+        power_cut(bed)
+        bed.kill_clients()
+        bed.disk.remount()
+        try:
+            with open(bed.local('f'), 'rb') as local:
+                assert local.read() != Pattern(1).view(0, MiB), 'uncommitted data survived: the cut is none'
+        except FileNotFoundError:
+            pass
+
+
+if __name__ == '__main__':
+    main(globals())
