@@ -207,19 +207,48 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 	relay_put(r);
 }
 
-void dcf_write_admitted(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_cb done_cb,
-			struct fsal_io_arg *io, void *caller_arg, uint64_t pages, uint64_t client)
+/* The sub-FSAL's write, with `pages` reserved. */
+static void write_through(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_cb done_cb,
+			  struct fsal_io_arg *io, void *caller_arg, struct dc_file *file,
+			  bool pinned, uint64_t pages, uint64_t client)
 {
 	struct relay *r = relay_get(e, h, done_cb, caller_arg);
 	struct dcf_obj *o = dcf_obj(h);
 
-	r->file = dcf_file(e, o);
+	r->file = file;
 	r->pages = pages;
 	r->client = client;
+	r->pinned = pinned;
 	r->stable = io->fsal_stable;
-	r->pinned = r->file && pin(e, o, r->file);
 	io->fsal_stable = false;
 	DCF_SUB(e, o->sub->obj_ops->write2(o->sub, bypass, write_done, io, r));
+}
+
+static size_t io_len(const struct fsal_io_arg *io)
+{
+	size_t len = 0;
+
+	for (int i = 0; i < io->iov_count; i++)
+		len += io->iov[i].iov_len;
+	return len;
+}
+
+void dcf_write_admitted(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_cb done_cb,
+			struct fsal_io_arg *io, void *caller_arg, uint64_t pages, uint64_t client)
+{
+	struct dc_file *file = dcf_file(e, dcf_obj(h));
+	bool pinned = file && pin(e, dcf_obj(h), file);
+
+	if (pinned) {
+		uint64_t need = dc_write_need(file, io->offset, io_len(io));
+
+		/* It was admitted for the most it might need. */
+		if (need < pages) {
+			dc_unreserve(e->budget, pages - need);
+			pages = need;
+		}
+	}
+	write_through(e, h, bypass, done_cb, io, caller_arg, file, pinned, pages, client);
 }
 
 static void plain_write_done(obj_t *sub, fsal_status_t st, void *io, void *arg)
@@ -230,11 +259,11 @@ static void plain_write_done(obj_t *sub, fsal_status_t st, void *io, void *arg)
 static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_arg *io, void *arg)
 {
 	struct dcf_export *e = dcf_current();
+	size_t len = io_len(io);
+	struct dc_file *file;
 	uint64_t pages;
-	size_t len = 0;
+	bool pinned;
 
-	for (int i = 0; i < io->iov_count; i++)
-		len += io->iov[i].iov_len;
 	/* Buffered mode; nothing to write; or an offset that no file has: the sub-FSAL's answer. */
 	if (!e->budget || len == 0 || io->offset > INT64_MAX || len > INT64_MAX - io->offset) {
 		struct relay *r = relay_get(e, h, done_cb, arg);
@@ -242,11 +271,19 @@ static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_
 		DCF_SUB(e, SUB(h)->obj_ops->write2(SUB(h), bypass, plain_write_done, io, r));
 		return;
 	}
-	pages = dc_write_pages(io->offset, len);
-	if (dc_admit(e->budget, pages))
-		dcf_write_admitted(e, h, bypass, done_cb, io, arg, pages, dcf_client_id());
-	else
-		dcf_park(e, h, bypass, done_cb, io, arg, pages, len);
+	file = dcf_file(e, dcf_obj(h));
+	pinned = file && pin(e, dcf_obj(h), file);
+	pages = pinned ? dc_write_need(file, io->offset, len) : dc_write_pages(io->offset, len);
+	if (dc_admit(e->budget, pages)) {
+		write_through(e, h, bypass, done_cb, io, arg, file, pinned, pages,
+			      dcf_client_id());
+		return;
+	}
+	/* It may wait long, and what is cached then is another matter: unpin, and have it admitted
+	 * for the most it might need. */
+	if (pinned)
+		dc_write_unpin(file);
+	dcf_park(e, h, bypass, done_cb, io, arg, dc_write_windows(io->offset, len), len);
 }
 
 /* ---- commit2 ---- */

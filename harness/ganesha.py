@@ -78,6 +78,8 @@ def _value(value):
     if isinstance(value, (list, tuple)):
         return ", ".join(_value(each) for each in value)
     text = str(value)
+    if re.fullmatch(r"[0-9]+[A-Za-z]+", text):
+        return '"' + text + '"'  # Ganesha's parser takes an unquoted 64M for a syntax error
     return text if re.fullmatch(r"[A-Za-z0-9_.,:* +-]+", text) else '"' + text + '"'
 
 

@@ -62,8 +62,7 @@ static void budget_give(struct dc_export *exp, uint64_t pages)
 	dc_assert(before >= pages);
 }
 
-/* Takes back what the slots keep ready, so that the last pages of a budget are usable. */
-static void sweep(struct dc_export *exp)
+void dc_sweep(struct dc_export *exp)
 {
 	for (unsigned int i = 0; i < exp->nr_slots; i++) {
 		if (atomic_load_explicit(&exp->slots[i].stash, memory_order_relaxed) == 0)
@@ -107,7 +106,7 @@ bool dc_admit(struct dc_export *exp, uint64_t pages)
 	}
 	if (budget_take(exp, pages))
 		return true;
-	sweep(exp);
+	dc_sweep(exp);
 	return budget_take(exp, pages);
 }
 
@@ -127,7 +126,10 @@ void dc_unreserve(struct dc_export *exp, uint64_t pages)
 	if (pages == 0)
 		return;
 	slot = dc_slot(exp);
+	/* Not into a stash while writes wait, or while the limit, just lowered, is exceeded. */
 	if (atomic_load(&exp->contended) != 0 ||
+	    atomic_load_explicit(&exp->used, memory_order_relaxed) >
+		    atomic_load_explicit(&exp->limit, memory_order_relaxed) ||
 	    atomic_load_explicit(&slot->stash, memory_order_relaxed) > STASH_MAX) {
 		dc_release(exp, pages);
 		return;
@@ -214,7 +216,7 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 	}
 	atomic_fetch_add(&exp->contended, 1);
 	if (TAILQ_EMPTY(&exp->parkers)) {
-		sweep(exp);
+		dc_sweep(exp);
 		if (budget_take(exp, w->pages)) {
 			atomic_fetch_sub(&exp->contended, 1);
 			pthread_mutex_unlock(&exp->lock);
@@ -270,7 +272,7 @@ void dc_dispatch(struct dc_export *exp)
 		} else if (!budget_take(exp, w->pages)) {
 			if (swept)
 				break;
-			sweep(exp);
+			dc_sweep(exp);
 			swept = true;
 			continue;
 		} else {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 struct dc_backend;
+struct dc_cachestat;
 
 /* All three sync_file_range(2) flags: only together do they write pages that were dirtied again
  * while under writeback, instead of skipping them. */
@@ -15,5 +16,7 @@ struct dc_backend;
 int dc_plain_sync(struct dc_backend *be, int fd);
 int dc_plain_writeback(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
 void dc_plain_drop(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
+int dc_plain_cachestat(struct dc_backend *be, int fd, uint64_t offset, uint64_t len,
+		       struct dc_cachestat *st);
 
 #endif

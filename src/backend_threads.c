@@ -18,25 +18,6 @@
 
 #define THREADS 8
 
-int dc_plain_sync(struct dc_backend *be, int fd)
-{
-	(void)be;
-	return fdatasync(fd) < 0 ? -errno : 0;
-}
-
-int dc_plain_writeback(struct dc_backend *be, int fd, uint64_t offset, uint64_t len)
-{
-	(void)be;
-	return sync_file_range(fd, (off64_t)offset, (off64_t)len, DC_WRITE_AND_WAIT) < 0 ? -errno
-											  : 0;
-}
-
-void dc_plain_drop(struct dc_backend *be, int fd, uint64_t offset, uint64_t len)
-{
-	(void)be;
-	posix_fadvise(fd, (off_t)offset, (off_t)len, POSIX_FADV_DONTNEED);
-}
-
 struct threads {
 	struct dc_backend be;
 	pthread_mutex_t lock;
@@ -166,6 +147,7 @@ static const struct dc_backend_ops threads_ops = {
 	.sync = dc_plain_sync,
 	.writeback = dc_plain_writeback,
 	.drop = dc_plain_drop,
+	.cachestat = dc_plain_cachestat,
 	.free = threads_free,
 };
 

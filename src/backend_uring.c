@@ -135,6 +135,7 @@ static const struct dc_backend_ops uring_ops = {
 	.sync = dc_plain_sync,
 	.writeback = dc_plain_writeback,
 	.drop = dc_plain_drop,
+	.cachestat = dc_plain_cachestat,
 	.free = uring_free,
 };
 

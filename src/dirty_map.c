@@ -569,6 +569,26 @@ uint64_t dc_map_next(const struct dc_dirty_map *map, uint64_t from)
 	return dc_map_nth(map, from, 1);
 }
 
+uint64_t dc_map_fill(struct dc_dirty_map *map, uint64_t first, uint64_t last, uint64_t max)
+{
+	uint64_t done = 0;
+
+	while (first <= last && done < max) {
+		uint64_t set = dc_map_next(map, first);
+		uint64_t end = set == DC_NO_PAGE || set > last ? last + 1 : set;
+
+		if (end > first) {
+			if (end - first > max - done)
+				end = first + max - done;
+			done += dc_map_set(map, first, end - 1);
+			first = end;
+		} else {
+			first++;
+		}
+	}
+	return done;
+}
+
 uint64_t dc_map_last(const struct dc_dirty_map *map)
 {
 	const struct dc_map_leaf *leaf;

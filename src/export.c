@@ -57,7 +57,9 @@ void dc_export_set_params(struct dc_export *exp, const struct dc_params *p)
 	atomic_store(&exp->parked_cap, p->parked_bytes);
 	atomic_store(&exp->drop_behind, p->drop_behind != 0);
 	pthread_mutex_unlock(&exp->lock);
-	/* A larger limit admits at once; a smaller level is work at once. */
+	/* Under a smaller limit nothing comes in, not even what was kept ready. A larger limit
+	 * admits at once; a smaller level is work at once. */
+	dc_sweep(exp);
 	if (atomic_load(&exp->contended) != 0)
 		dc_dispatch(exp);
 	dc_kick(exp);

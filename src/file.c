@@ -403,8 +403,11 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 		   uint64_t client)
 {
 	struct dc_export *exp = file->exp;
-	uint64_t added = 0;
+	struct dc_inflation in = { 0 };
+	uint64_t added = 0, inflated = 0;
 
+	if (len > 0 && reserved > dc_write_pages(offset, len))
+		dc_inflation_ask(file, offset, len, &in);
 	pthread_mutex_lock(&file->lock);
 	if (len > 0) {
 		uint64_t first = offset >> DC_PAGE_SHIFT;
@@ -413,6 +416,8 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 
 		added = dc_map_set(&file->map, first, last);
 		dc_assert(added <= reserved);
+		inflated = dc_inflation_claim_locked(file, &in, reserved - added);
+		added += inflated;
 		file->write_seq++;
 		note_writer(file, client);
 		if (!file->holds_sync_ref) {
@@ -435,6 +440,8 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 	dc_count(exp, DC_CTR_WRITES, 1);
 	dc_count(exp, DC_CTR_WRITTEN_CLIENT, len);
 	dc_count(exp, DC_CTR_DIRTIED, added << DC_PAGE_SHIFT);
+	if (inflated)
+		dc_count(exp, DC_CTR_INFLATED, inflated << DC_PAGE_SHIFT);
 	if (!atomic_load_explicit(&exp->kicked, memory_order_relaxed) && over_background(exp))
 		dc_kick(exp);
 }

@@ -259,6 +259,9 @@ static inline void dc_count(struct dc_export *exp, enum dc_counter id, uint64_t 
 /** Pages in dirty maps: the exact sum. */
 uint64_t dc_dirty_pages(struct dc_export *exp);
 
+/** Takes back what the slots keep ready, so that the last pages of a budget are usable. */
+void dc_sweep(struct dc_export *exp);
+
 /** Pages leave the budget: parked writes are admitted. No lock may be held. */
 void dc_release(struct dc_export *exp, uint64_t pages);
 
@@ -306,6 +309,24 @@ void dc_file_puts(struct dc_file *file, int n);
 /** Moves the file to its export's quiet list or the idle list if it has come to rest;
  * file->lock held. */
 void dc_file_rest_locked(struct dc_file *file);
+
+/* ---- inflate.c ---- */
+
+/* A write of DC_MAX_WRITE touches two windows at most; a larger one may be asked about in part. */
+#define DC_INFLATION_MAX 4
+
+struct dc_inflation {
+	uint64_t first; /* window */
+	uint32_t nr;
+	uint64_t dirty[DC_INFLATION_MAX]; /* pages of each that the kernel counts dirty */
+};
+
+/** Asks the kernel about the windows that a write touched. Nothing locked, descriptor pinned. */
+void dc_inflation_ask(struct dc_file *file, uint64_t offset, uint64_t len,
+		      struct dc_inflation *in);
+/** Claims what the kernel counts beyond our claims, up to `max` pages; file->lock held. */
+uint64_t dc_inflation_claim_locked(struct dc_file *file, const struct dc_inflation *in,
+				   uint64_t max);
 
 /* ---- flusher.c ---- */
 

@@ -14,8 +14,8 @@
 #include "internal.h"
 
 /* A turn that ends in the middle of a window is shortened to whole windows if that leaves it
- * this long: the rest is most likely where the writer is now. */
-#define TURN_MIN_PAGES ((4UL << 20) >> DC_PAGE_SHIFT)
+ * at least this: the rest is most likely where the writer is now. */
+#define TURN_MIN_PAGES DC_WINDOW_PAGES
 
 /* ---- the heap ---- */
 

@@ -30,7 +30,7 @@ void *dlopen(const char *file, int flags)
 static void preload_mark_once(const char *name, const void *caller)
 {
 	const char *path = getenv("BENCH_PRELOAD_MARK");
-	Dl_info info = {0};
+	Dl_info info = { 0 };
 	if (!path)
 		return;
 	int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -43,12 +43,12 @@ static void preload_mark_once(const char *name, const void *caller)
 
 /* The benchmark looks for the FSAL's name beside the preload's: the server itself may write
  * files in other ways. */
-#define preload_mark(name)                                                    \
-	do {                                                                  \
-		static atomic_bool marked;                                    \
-		if (!atomic_load_explicit(&marked, memory_order_relaxed) &&   \
-		    !atomic_exchange(&marked, true))                          \
-			preload_mark_once(name, __builtin_return_address(0)); \
+#define preload_mark(name)                                                                         \
+	do {                                                                                       \
+		static atomic_bool marked;                                                         \
+		if (!atomic_load_explicit(&marked, memory_order_relaxed) &&                        \
+		    !atomic_exchange(&marked, true))                                               \
+			preload_mark_once(name, __builtin_return_address(0));                      \
 	} while (0)
 
 #endif

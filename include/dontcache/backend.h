@@ -31,6 +31,11 @@ struct dc_op {
 	struct dc_op *next;   /* list of those that wait() returns */
 };
 
+/* What the page cache holds of a range, in pages. */
+struct dc_cachestat {
+	uint64_t cached, dirty, writeback;
+};
+
 struct dc_backend;
 
 struct dc_backend_ops {
@@ -48,6 +53,10 @@ struct dc_backend_ops {
 	/** As DC_OP_WRITEBACK and DC_OP_DROP, but in the caller's thread. */
 	int (*writeback)(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
 	void (*drop)(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
+	/** cachestat(2) of a range: consumes no error. Any thread; cheap. -ENOSYS where the kernel
+	 * (before 6.5) has none. */
+	int (*cachestat)(struct dc_backend *be, int fd, uint64_t offset, uint64_t len,
+			 struct dc_cachestat *st);
 	/** Nothing may be in flight. */
 	void (*free)(struct dc_backend *be);
 };

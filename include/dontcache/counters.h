@@ -12,6 +12,8 @@
 	X(WRITES, "writes_total", "writes", "WRITEs recorded in the dirty map")                    \
 	X(WRITTEN_CLIENT, "client_bytes_total", "bytes", "bytes of those WRITEs")                  \
 	X(DIRTIED, "dirtied_bytes_total", "bytes", "bytes that became dirty")                      \
+	X(INFLATED, "inflated_bytes_total", "bytes",                                               \
+	  "of those: counted dirty by the kernel only because they share a folio with a write")    \
 	X(CLEANED_BACKGROUND, "written_background_bytes_total", "bytes",                           \
 	  "written back because the export was over its background level")                         \
 	X(CLEANED_EXPIRE, "written_expire_bytes_total", "bytes", "written back because of age")    \

@@ -51,6 +51,9 @@ uint64_t dc_map_clear(struct dc_dirty_map *map);
  */
 uint64_t dc_map_set(struct dc_dirty_map *map, uint64_t first, uint64_t last);
 
+/** Sets up to `max` of the unset pages in [first, last], the lowest first; returns how many. */
+uint64_t dc_map_fill(struct dc_dirty_map *map, uint64_t first, uint64_t last, uint64_t max);
+
 /** Clears pages [first, last], both included; returns how many of them were set. */
 uint64_t dc_map_clear_range(struct dc_dirty_map *map, uint64_t first, uint64_t last);
 

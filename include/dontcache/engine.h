@@ -5,11 +5,11 @@
  *
  * The life of one UNSTABLE write, as its owner (fsal/write.c) must drive it:
  *
- *     dc_admit()  --no-->  dc_park() ... waiter->run()     room in the budget, now or later
- *         |                       |
- *     dc_write_begin()            |                         pins the descriptor
- *     the sub-FSAL's write  <-----'
- *     dc_write_done()                                       records, kicks (R5: before the reply)
+ *     dc_write_begin(), dc_write_need()                pins the descriptor; how many pages?
+ *     dc_admit()  --no-->  dc_write_unpin(), dc_park() ... waiter->run(): begins anew, admitted
+ *         |
+ *     the sub-FSAL's write
+ *     dc_write_done()                                  records, kicks (R5: before the reply)
  *
  * Lock order (each may be taken while holding those to its left, never the reverse):
  *
@@ -98,7 +98,7 @@ uint64_t dc_export_error_generation(const struct dc_export *exp);
 
 /* ---- admission (src/admit.c) ---- */
 
-/** Pages that a write of len bytes at offset touches: what it must be admitted for. */
+/** Pages that a write of len bytes at offset touches. */
 static inline uint64_t dc_write_pages(uint64_t offset, uint64_t len)
 {
 	return ((offset + len - 1) >> 12) - (offset >> 12) + 1;
@@ -157,6 +157,15 @@ void dc_file_put(struct dc_file *file);
  *         to be had, do the I/O without and make it durable at once through the sub-FSAL (R9).
  */
 bool dc_write_begin(struct dc_file *file);
+
+/**
+ * Pages to be reserved for a write of len bytes at offset: those it touches, or, if folios that are
+ * cached already may make the kernel count more, whole windows (src/inflate.c). Pinned.
+ */
+uint64_t dc_write_need(struct dc_file *file, uint64_t offset, uint64_t len);
+
+/** The most that dc_write_need() may answer: what a parked write must be admitted for. */
+uint64_t dc_write_windows(uint64_t offset, uint64_t len);
 
 /** Gives the file a descriptor of its own (reading suffices); ownership passes to the engine. If it
  * has one already, `fd` is closed. */

@@ -29,7 +29,8 @@ def burst(mode, chunk, start, writers=16, depth=8, version='3'):
     """Returns (kernel sampler, stats sampler or None, streams) of SECONDS of burst."""
     requires_slow_device()
     requires_cachestat()
-    params = {'Dirty_Bytes': LIMIT, 'Dirty_Background_Bytes': 16 * MiB, 'Parked_Bytes': 256 * MiB}
+    params = {'Dirty_Bytes': LIMIT, 'Dirty_Background_Bytes': 16 * MiB, 'Parked_Bytes': 256 * MiB,
+              'Dirty_Expire_Centisecs': 300}
     with served(params, mode=mode, write_bps=SLOW) as bed:
         streams = []
         for i in range(writers):

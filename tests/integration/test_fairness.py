@@ -16,7 +16,7 @@ LONGEST_GAP = 2.0       # seconds without a reply to the modest client
 def test_modest_client_beside_a_greedy_one():
     requires_plugin()
     requires_slow_device()
-    params = {'Dirty_Bytes': '32M', 'Dirty_Background_Bytes': '8M', 'Parked_Bytes': '32M'}
+    params = {'Dirty_Bytes': '32M', 'Dirty_Background_Bytes': '8M', 'Parked_Bytes': '32M', 'Dirty_Expire_Centisecs': 300}
     with served(params, write_bps=30 * MiB) as bed:
         def jobs(pattern):
             for i in range(1 << 20):

@@ -21,7 +21,8 @@ SECONDS = 10
 def test_rss_is_bounded():
     requires_plugin()
     requires_slow_device()
-    params = {'Dirty_Bytes': 64 * MiB, 'Dirty_Background_Bytes': 16 * MiB, 'Parked_Bytes': PARKED}
+    params = {'Dirty_Bytes': 64 * MiB, 'Dirty_Background_Bytes': 16 * MiB, 'Parked_Bytes': PARKED,
+              'Dirty_Expire_Centisecs': 300}
     with served(params, write_bps=30 * MiB) as bed:
         data = Pattern(1).view(0, MiB)          # one buffer, thrown by all
 

@@ -27,7 +27,7 @@ def parked_and_probed(version, clients):
     """64 writes of 1 MiB outstanding over `clients` connections; a probe meanwhile."""
     requires_plugin()
     requires_slow_device()
-    params = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '256M'}
+    params = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '256M', 'Dirty_Expire_Centisecs': 100}
     with served(params, write_bps=SLOW, workers=2) as bed:
         bed.connect().open('quiet', create=True)
         streams = []

@@ -11,7 +11,7 @@ from nfsraw.load import Stream, run, sequential
 from nfsraw.pattern import Pattern
 from harness.testing import main
 
-TIGHT = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '256M'}
+TIGHT = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '256M', 'Dirty_Expire_Centisecs': 100}
 SLOW = 12 * MiB
 MANY = 32
 

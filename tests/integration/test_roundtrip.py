@@ -82,7 +82,7 @@ def check_small_sizes(version):
 @each_version(globals())
 def check_sparse_5_tib(version):
     """One write at 5 TiB: offsets do not lose their upper half anywhere."""
-    start, size = 5 << 40, MiB + 3
+    start, size = 5 << 40, MiB - 5
     pattern = Pattern(5)
     with served() as bed:
         client = bed.connect(version)

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Inflation: the kernel counts whole folios dirty.
+ *
+ * One 4 KiB overwrite in a file that readers have brought into the cache can count 2 MiB against
+ * the kernel's dirty limit, because the page lies in a folio of 512 pages. The promise of a budget
+ * is about memory, so we count what the kernel counts.
+ *
+ * A folio is naturally aligned and at most one window (2 MiB) long, so of a write's folios only the
+ * two that hold its first and its last page can reach beyond it, and never beyond the windows it
+ * touches. And they are there beforehand, or they would be no longer than the write. Hence:
+ *
+ *     before   is the first or the last page cached?  no:  reserve the pages written
+ *                                                     yes: reserve the windows touched
+ *     after    in the second case ask the kernel how much of those windows is dirty, claim what
+ *              exceeds our claims, give back the rest
+ *
+ * Where the kernel has no cachestat(2) (before 6.5), the pages written are what is counted.
+ */
+#include "internal.h"
+
+uint64_t dc_write_windows(uint64_t offset, uint64_t len)
+{
+	uint64_t first = offset >> DC_WINDOW_SHIFT;
+	uint64_t last = (offset + len - 1) >> DC_WINDOW_SHIFT;
+
+	return (last - first + 1) * DC_WINDOW_PAGES;
+}
+
+static bool page_cached(struct dc_backend *be, int fd, uint64_t page)
+{
+	struct dc_cachestat st;
+
+	return be->ops->cachestat(be, fd, page << DC_PAGE_SHIFT, DC_PAGE_SIZE, &st) == 0 &&
+	       st.cached > 0;
+}
+
+uint64_t dc_write_need(struct dc_file *file, uint64_t offset, uint64_t len)
+{
+	struct dc_backend *be = file->exp->dev->be;
+	uint64_t first = offset >> DC_PAGE_SHIFT;
+	uint64_t last = (offset + len - 1) >> DC_PAGE_SHIFT;
+	int fd = file->fd; /* pinned: it does not change */
+
+	if (be->ops->cachestat &&
+	    ((first % DC_WINDOW_PAGES != 0 && page_cached(be, fd, first)) ||
+	     ((last + 1) % DC_WINDOW_PAGES != 0 && page_cached(be, fd, last))))
+		return dc_write_windows(offset, len);
+	return last - first + 1;
+}
+
+void dc_inflation_ask(struct dc_file *file, uint64_t offset, uint64_t len,
+		      struct dc_inflation *in)
+{
+	struct dc_backend *be = file->exp->dev->be;
+	uint64_t window = offset >> DC_WINDOW_SHIFT;
+	uint64_t last = (offset + len - 1) >> DC_WINDOW_SHIFT;
+
+	in->first = window;
+	in->nr = 0;
+	for (; window <= last && in->nr < DC_INFLATION_MAX; window++) {
+		struct dc_cachestat st;
+
+		if (be->ops->cachestat(be, file->fd, window << DC_WINDOW_SHIFT,
+				       1UL << DC_WINDOW_SHIFT, &st) < 0)
+			return;
+		in->dirty[in->nr++] = dc_min_u64(st.dirty, DC_WINDOW_PAGES);
+	}
+}
+
+uint64_t dc_inflation_claim_locked(struct dc_file *file, const struct dc_inflation *in,
+				   uint64_t max)
+{
+	uint64_t claimed = 0;
+
+	for (uint32_t i = 0; i < in->nr && claimed < max; i++) {
+		uint64_t first = (in->first + i) * DC_WINDOW_PAGES;
+		uint64_t last = first + DC_WINDOW_PAGES - 1;
+		uint64_t have = dc_map_count(&file->map, first, last);
+
+		if (in->dirty[i] > have)
+			claimed += dc_map_fill(&file->map, first, last,
+					       dc_min_u64(in->dirty[i] - have, max - claimed));
+	}
+	return claimed;
+}
