@@ -29,6 +29,11 @@ LOADS = (
     Load("w16_1m", "16 writers x 1 MiB", writers=16, block=MIB, depth=4),
     Load("rand_64k", "random 64 KiB", writers=16, block=64 * KIB, depth=4, random=True),
 )
+_NOTES = """
+MB/s counts the final COMMITs. dirty+wb: peak of the export's files, by cachestat; cache: what is
+left of them in the page cache at the end; CPU: the server's. Taken with the page cache in whatever
+state this machine's is: where much memory is free, as after a boot, that flatters dontcache. The
+proof, with the cache aged and a ceiling beside it, is bench/speed.py."""
 _SLACK = 512 * MIB  # for the file system's own needs, beyond the data
 
 
@@ -39,8 +44,8 @@ def parse_arguments():
                              f"(default: {paths.temp_base()})")
     parser.add_argument("--size", type=parse_size, default=2 << 30, metavar="BYTES",
                         help="data of each run, K, M and G accepted (default 2G)")
-    parser.add_argument("--runs", type=int, default=2, metavar="N",
-                        help="runs of each load in each mode; the table shows medians (default 2)")
+    parser.add_argument("--runs", type=int, default=3, metavar="N",
+                        help="runs of each load in each mode; the table shows medians (default 3)")
     parser.add_argument("--modes", default="buffered,dontcache", metavar="MODE,...",
                         help="IO_Modes, or stock for no plugin (default buffered,dontcache)")
     parser.add_argument("--params", nargs="*", default=[], metavar="KEY=VALUE",
@@ -57,13 +62,13 @@ def parse_arguments():
 def open_disk(workdir, size, progress):
     """An XFS image of our own, or a plain folder; and what to say about it."""
     if not disk.loop_supported():
-        return Folder(workdir), "a temporary folder, as this needs root and loop devices for an image"
+        return Folder(workdir), "a temporary folder: an image needs root and loop devices"
     progress.step("making an XFS image")
     try:
         return (disk.LoopDisk(workdir, size, preallocate="written"),
                 "an XFS image on a loop device with direct I/O")
     except (RuntimeError, OSError) as error:
-        return Folder(workdir), f"a temporary folder, as there is no loop device to be had ({error})"
+        return Folder(workdir), f"a temporary folder: no loop device to be had ({error})"
 
 
 def measure(runner, names, arguments, progress):
@@ -104,10 +109,7 @@ def main():
     print(f"\n{arguments.size / 1e9:.1f} GB a run through NFSv3 on 127.0.0.1; the export is on "
           f"{where}.\n")
     print(report.short_table(records, {load.name: load.title for load in LOADS}))
-    print("\nMB/s counts the final COMMITs. dirty+wb: peak of the export's files, by cachestat; "
-          "cache: what\nis left of them in the page cache at the end; CPU: the server's. Taken with "
-          "the page cache in\nwhatever state this machine's is; the proof, with the cache aged and "
-          "a ceiling beside it, is\nbench/speed.py.")
+    print(_NOTES)
 
 
 if __name__ == "__main__":

@@ -130,13 +130,36 @@ def _scenario_markdown(records, scenario, load, base, ceiling):
             lines.append(_markdown_row([
                 variant, *(column(group) for _, column in _COLUMNS), _spread(to_base, 2),
                 "-" if not to_ceiling else _spread(to_ceiling) + " %"]))
-    return [*lines, ""]
+    return [*lines, "", *_budgets(records, scenario)]
+
+
+def _budgets(records, scenario):
+    """Whether a hard limit was kept in every run, for the variants that have one."""
+    lines = []
+    for variant in ordered(r["variant"] for r in records):
+        group = [r for r in of(records, scenario, variant)
+                 if r["dirty_limit_bytes"] and r["dirty_writeback_peak_bytes"] is not None]
+        if not group:
+            continue
+        limit = group[0]["dirty_limit_bytes"]
+        peak = max(r["dirty_writeback_peak_bytes"] for r in group)
+        lines += [f"Budget of {variant}: {limit / 1e6:.0f} MB, highest sample {peak / 1e6:.0f} MB: "
+                  f"{'kept' if peak <= limit else '**broken**'}.", ""]
+    return lines
+
+
+def brief(error):
+    """Of a failure with a log behind it: what it says, and what the plugin said about it."""
+    first, *rest = str(error).strip().splitlines() or ["?"]
+    said = [line.partition(":CRIT :")[2] for line in rest if ":CRIT :dontcache:" in line]
+    return "; ".join([first.rstrip(":"), *said])
 
 
 def markdown(result, base="stock", ceiling="discard", picture=None):
     """report.md: the header, a table per scenario, what disturbed, what proved."""
     head, records = result["header"], result["records"]
     probes = [r["device_probe_mb_s"] for r in records]
+    params = ", ".join(f"{name} = {value}" for name, value in head["params"].items()) or "defaults"
     lines = [
         f"# {head['title']}", "",
         f"{head['date']}, Linux {head['kernel']}, {head['cpu']} x {head['cpus']}, "
@@ -144,8 +167,7 @@ def markdown(result, base="stock", ceiling="discard", picture=None):
         f"this project at {head['versions']['project']}.", "",
         f"File system {head['fs']} on {head['device']}. The device with O_DIRECT, 1 MiB, depth 16, "
         f"just before each run: {_spread(probes)} MB/s. Page cache: {head['page_cache']}. "
-        f"Load generator: {head['generator']}. Parameters of dontcache: "
-        f"{head['params'] or 'defaults'}.", "",
+        f"Load generator: {head['generator']}. Parameters of dontcache: {params}.", "",
         "Medians of the rounds, with the least and the greatest in brackets. The final COMMIT of "
         f"every file counts in the time. \"x {base}\" and \"of {ceiling}\" are formed within each "
         f"round; {ceiling} is the same server with the data of each WRITE thrown away. \"CPU s/GB\""
@@ -157,9 +179,9 @@ def markdown(result, base="stock", ceiling="discard", picture=None):
         lines += [f"![MB/s and p99.9 of each load]({picture})", ""]
     for scenario in ordered(r["scenario"] for r in records):
         lines += _scenario_markdown(records, scenario, head["loads"][scenario], base, ceiling)
-    lines += _disturbance(records) + _proofs(records)
-    for failure in result.get("failures", []):
-        lines.append(f"- **Failed**: {failure}")
+    if records:
+        lines += _disturbance(records) + _proofs(records)
+    lines += [f"**Failed**: {brief(failure)}\n" for failure in result.get("failures", [])]
     return "\n".join(lines) + "\n"
 
 

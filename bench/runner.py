@@ -20,6 +20,11 @@ from .variants import Server
 _SAMPLE_SECONDS = 0.05
 
 
+def _limit(variant, proof):
+    """Dirty_Bytes of an export that has such a limit."""
+    return proof["stats"]["limits"]["dirty_bytes"] if variant.mode == "dontcache" else None
+
+
 class Folder:
     """A plain folder in the place of a LoopDisk, where there are no loop devices."""
 
@@ -112,6 +117,7 @@ class Runner:
             "rss_peak_bytes": rss_peak,
             "device_probe_mb_s": probed,
             "proof": proof,
+            "dirty_limit_bytes": _limit(variant, proof),
             "verified_bytes": None,
             "lat_histogram_us": out["histogram_us"],
             "timeline": out["timeline"],

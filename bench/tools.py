@@ -29,8 +29,8 @@ def _get(name, sources, headers, flags):
         target = os.path.join(paths.build_dir("release"), "bench", name)
         if not _up_to_date(target, sources + headers):
             target = os.path.join(cleanup.private_dir("tools"), name)
-            done = subprocess.run(["cc", "-std=gnu17", "-O2", "-D_GNU_SOURCE", *flags, "-o", target, *sources,
-                                   "-ldl"], capture_output=True, text=True, check=False)
+            command = ["cc", "-std=gnu17", "-O2", "-D_GNU_SOURCE", *flags, "-o", target, *sources]
+            done = subprocess.run([*command, "-ldl"], capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise ToolError(f"cannot build {name}:\n{done.stderr}")
         _built[name] = target

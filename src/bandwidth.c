@@ -23,7 +23,8 @@ void dc_bw_completed(struct dc_bandwidth *bw, uint64_t now, uint64_t bytes, int 
 		bw->busy_ns += now - bw->busy_since;
 	bw->busy_since = still_busy ? now : 0;
 	bw->bytes += bytes;
-	if (bw->busy_ns < SAMPLE_NS)
+	/* The first sample soon: until then a slow device may be given too much. */
+	if (bw->busy_ns < (bw->bytes_per_s ? SAMPLE_NS : SAMPLE_NS / 10))
 		return;
 	sample = (uint64_t)((double)bw->bytes * NS_PER_S / (double)bw->busy_ns);
 	dt = dc_min_u64(bw->busy_ns, PERIOD_NS);
@@ -39,8 +40,6 @@ void dc_bw_completed(struct dc_bandwidth *bw, uint64_t now, uint64_t bytes, int 
 
 uint64_t dc_bw_window(const struct dc_bandwidth *bw, uint64_t window_ms)
 {
-	if (bw->bytes_per_s == 0)
-		return 32 * MiB;
 	return dc_max_u64(bw->bytes_per_s / 1000 * window_ms, 8 * MiB);
 }
 
@@ -48,8 +47,6 @@ uint64_t dc_bw_chunk(const struct dc_bandwidth *bw)
 {
 	uint64_t chunk = bw->bytes_per_s / 100;
 
-	if (bw->bytes_per_s == 0)
-		chunk = 8 * MiB;
 	chunk = chunk / (2 * MiB) * (2 * MiB);
 	return dc_min_u64(dc_max_u64(chunk, 4 * MiB), 32 * MiB);
 }

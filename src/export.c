@@ -86,6 +86,7 @@ uint64_t dc_export_drain(struct dc_export *exp, uint64_t timeout_ns)
 {
 	uint64_t start = dc_now(exp->eng), left;
 
+	atomic_store(&exp->drain_until, start + timeout_ns);
 	atomic_store(&exp->draining, true);
 	dc_dispatch(exp);
 	for (;;) {

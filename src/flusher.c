@@ -80,24 +80,44 @@ static enum dc_counter reason_counter(enum dc_reason reason)
 	return ctr[reason];
 }
 
+/* A turn that is under way cannot be called back, and ending the process waits for it: while
+ * draining, submit only what will be done in time. */
+static bool drain_fits(struct dc_export *exp, uint64_t now)
+{
+	struct dc_device *dev = exp->dev;
+	uint64_t until = atomic_load(&exp->drain_until), bw = dev->bw.bytes_per_s;
+	uint64_t bytes = (dev->in_flight << DC_PAGE_SHIFT) + dc_bw_chunk(&dev->bw);
+
+	if (now >= until)
+		return false;
+	if (bw == 0)
+		return dev->in_flight == 0;
+	return (double)bytes / (double)bw * DC_NS_PER_S < (double)(until - now);
+}
+
 /* Is there anything to write back for this export, and why? exp->lock held. */
 static bool work_wanted(struct dc_export *exp, uint64_t now, enum dc_reason *reason)
 {
-	if (!TAILQ_EMPTY(&exp->commits))
+	if (!TAILQ_EMPTY(&exp->commits)) {
 		*reason = DC_REASON_COMMIT;
-	else if (exp->heap_nr == 0)
+		return true;
+	}
+	if (exp->heap_nr == 0)
 		return false;
-	else if (atomic_load(&exp->draining))
+	if (atomic_load(&exp->draining)) {
 		*reason = DC_REASON_SHUTDOWN;
-	else if (atomic_load(&exp->contended) != 0)
+		return drain_fits(exp, now);
+	}
+	if (atomic_load(&exp->contended) != 0) {
 		*reason = DC_REASON_LIMIT;
-	else if (dc_dirty_pages(exp) > atomic_load(&exp->background))
+		return true;
+	}
+	if (dc_dirty_pages(exp) > atomic_load(&exp->background)) {
 		*reason = DC_REASON_BACKGROUND;
-	else if (exp->heap[0]->dirtied_when + atomic_load(&exp->expire_ns) <= now)
-		*reason = DC_REASON_EXPIRE;
-	else
-		return false;
-	return true;
+		return true;
+	}
+	*reason = DC_REASON_EXPIRE;
+	return exp->heap[0]->dirtied_when + atomic_load(&exp->expire_ns) <= now;
 }
 
 /* The file whose turn it is, referenced; NULL if the export needs nothing. */

@@ -150,6 +150,7 @@ struct dc_export {
 	_Atomic uint32_t contended;			/* waiters; nonzero ends the fast path */
 	_Atomic bool kicked;				/* the export's one "there is work" bit */
 	_Atomic bool draining;
+	_Atomic uint64_t drain_until; /* ns: nothing is submitted that would end later */
 	_Atomic uint64_t expire_ns, window_ms, parked_cap;
 	_Atomic bool drop_behind;
 	_Atomic uint64_t error_generation;

@@ -28,7 +28,7 @@ void dc_bw_busy(struct dc_bandwidth *bw, uint64_t now);
 void dc_bw_completed(struct dc_bandwidth *bw, uint64_t now, uint64_t bytes, int still_busy);
 
 /** Bytes that may be under writeback at once: what the device does in window_ms, 8 MiB at least
- * (two turns, or the device idles between them); 32 MiB while nothing is known. */
+ * (two turns, or the device idles between them). */
 uint64_t dc_bw_window(const struct dc_bandwidth *bw, uint64_t window_ms);
 
 /** Bytes of one turn: 10 ms of the device, between 4 MiB and 32 MiB, whole 2 MiB windows. */
