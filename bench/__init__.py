@@ -9,5 +9,7 @@ loads     what the clients do
 variants  what the server is, and the proof that it is that
 machine   who used the processors, what the device can do, what this machine is
 runner    one measured run: the record that results.json keeps
+progress  the line that says how far it is
+options   command-line values that several of them take
 report    tables, report.md, plots
 """

@@ -107,22 +107,22 @@ static void prepare_unexport(exp_t *x)
 	DCF_SUB(e, x->sub_export->exp_ops.prepare_unexport(x->sub_export));
 }
 
+/*
+ * NFSv4 asks for the verifier at each reply; NFSv3 takes Ganesha's own, the start epoch in seconds,
+ * without asking. Ours differs between any two starts, even within a second, and after an error, so
+ * that clients send again whatever they have not committed.
+ */
 static void get_write_verifier(exp_t *x, struct gsh_buffdesc *d)
 {
 	struct dcf_export *e = dcf_export(x);
-	uint64_t gen;
+	uint64_t v;
 
-	DCF_SUB(e, x->sub_export->exp_ops.get_write_verifier(x->sub_export, d));
-	/* NFSv4 asks; NFSv3 takes Ganesha's own without asking. A new value after an error makes
-	 * clients send again whatever they have not committed. */
-	gen = e->budget ? dc_export_error_generation(e->budget) : 0;
-	if (gen != 0 && d->len >= sizeof(gen)) {
-		uint64_t v;
-
-		memcpy(&v, d->addr, sizeof(v));
-		v ^= gen * 0x9e3779b97f4a7c15ULL;
-		memcpy(d->addr, &v, sizeof(v));
+	if (!e->budget || d->len < sizeof(v)) {
+		DCF_SUB(e, x->sub_export->exp_ops.get_write_verifier(x->sub_export, d));
+		return;
 	}
+	v = dcf.start_verifier ^ dc_export_error_generation(e->budget) * 0x9e3779b97f4a7c15ULL;
+	memcpy(d->addr, &v, sizeof(v));
 }
 
 static uint32_t fs_maxwrite(exp_t *x)
@@ -192,6 +192,19 @@ static void free_state(exp_t *x, struct state_t *state)
 	DCF_SUB(e, x->sub_export->exp_ops.free_state(x->sub_export, state));
 }
 
+/* Called for every request that brings a handle. */
+static fsal_status_t wire_to_host(exp_t *x, fsal_digesttype_t type, struct gsh_buffdesc *d,
+				  int flags)
+{
+	struct dcf_export *e = dcf_export(x);
+	fsal_status_t st;
+
+	if (e->budget)
+		dcf_gate_install();
+	DCF_SUB(e, st = x->sub_export->exp_ops.wire_to_host(x->sub_export, type, d, flags));
+	return st;
+}
+
 #define PASSES(type, name, args, call)                                                             \
 	static type name args                                                                      \
 	{                                                                                          \
@@ -221,9 +234,6 @@ PASSES(fsal_status_t, set_quota,
        (exp_t * x, const char *path, int type, int id, fsal_quota_t *q, fsal_quota_t *out),
        set_quota(sub, path, type, id, q, out))
 PASSES(bool, is_superuser, (exp_t * x, const struct user_cred *creds), is_superuser(sub, creds))
-PASSES(fsal_status_t, wire_to_host,
-       (exp_t * x, fsal_digesttype_t type, struct gsh_buffdesc *d, int flags),
-       wire_to_host(sub, type, d, flags))
 PASSES(fsal_status_t, host_to_key, (exp_t * x, struct gsh_buffdesc *d), host_to_key(sub, d))
 
 void dcf_export_ops_init(struct export_ops *ops)

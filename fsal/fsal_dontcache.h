@@ -47,7 +47,7 @@ struct dcf_module {
 	struct dc_engine *engine;
 	pthread_mutex_t live_lock; /* a leaf */
 	struct glist_head exports;
-	char *control_socket;
+	uint64_t start_verifier; /* random, never the same for two starts */
 };
 
 extern struct dcf_module dcf;
@@ -126,6 +126,10 @@ void dcf_park(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass, fsal
 void *dcf_gate_connection(void);
 /** Stops reading from a connection, until dcf_gate_open(). */
 void dcf_gate_hold(void *connection);
+/** Gives the current request's connection a gate, before it writes. */
+void dcf_gate_install(void);
+/** The current request is a write; near_limit: receive one request at a time for a second. */
+void dcf_gate_write(bool near_limit);
 void dcf_gate_open(void *unused, void *connection);
 
 /* ownfd.c */

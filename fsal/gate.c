@@ -14,6 +14,11 @@
  *
  * The transport's table of operations is replaced by a copy with our xp_recv, for connections that
  * were held once. The copy lives until the transport is destroyed.
+ *
+ * Ganesha re-arms a connection as soon as it has a record whole, before the request is looked at: the
+ * next one, a megabyte, would be in memory before the first could be parked and the gate shut. So
+ * requests are received one at a time from each connection when a budget is nearly used up, and
+ * when so many connections write that they keep every CPU busy anyhow.
  */
 #include "fsal_dontcache.h"
 
@@ -21,11 +26,24 @@ struct gate {
 	struct xp_ops ops; /* what xprt->xp_ops points to */
 	struct xp_ops *own;
 	SVCXPRT *xprt;
-	int shut; /* holds minus opens; an open may overtake its hold. Written under gate_lock */
-	bool pending; /* an event came while shut; it keeps a reference to xprt. Under gate_lock */
+	uint64_t wrote; /* second of its last write; atomic */
+	pthread_mutex_t lock; /* a leaf */
+	/* under lock */
+	int shut;	     /* holds minus opens; an open may overtake its hold */
+	bool pending;	     /* an event came that has to wait; it keeps a reference to xprt */
+	int receiving;	     /* threads inside own->xp_recv */
+	uint64_t step_until; /* ns: one request at a time until then */
 };
 
-static pthread_mutex_t gate_lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
+#define SECOND 1000000000ULL
+
+static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
+
+/* Connections that wrote in this and in the second before; under install_lock, read without. */
+static struct {
+	uint64_t second;
+	uint32_t now, before;
+} writers;
 
 static enum xprt_stat gate_recv(SVCXPRT *xprt);
 
@@ -36,54 +54,124 @@ static void gate_destroy(SVCXPRT *xprt, u_int flags, const char *tag, const int 
 
 	__atomic_store_n(&xprt->xp_ops, own, __ATOMIC_RELEASE);
 	own->xp_destroy(xprt, flags, tag, line);
+	pthread_mutex_destroy(&g->lock);
 	gsh_free(g);
 }
 
-/* gate_lock held */
 static struct gate *gate_of(SVCXPRT *xprt)
 {
+	struct xp_ops *ops = __atomic_load_n(&xprt->xp_ops, __ATOMIC_ACQUIRE);
 	struct gate *g;
 
-	if (xprt->xp_ops->xp_recv == gate_recv)
-		return container_of(xprt->xp_ops, struct gate, ops);
+	if (ops->xp_recv == gate_recv)
+		return container_of(ops, struct gate, ops);
+	pthread_mutex_lock(&install_lock);
+	ops = xprt->xp_ops;
+	if (ops->xp_recv == gate_recv) {
+		pthread_mutex_unlock(&install_lock);
+		return container_of(ops, struct gate, ops);
+	}
 	g = gsh_calloc(1, sizeof(*g));
-	g->own = xprt->xp_ops;
-	g->ops = *g->own;
+	pthread_mutex_init(&g->lock, NULL);
+	g->own = ops;
+	g->ops = *ops;
 	g->ops.xp_recv = gate_recv;
 	g->ops.xp_destroy = gate_destroy;
 	g->xprt = xprt;
 	__atomic_store_n(&xprt->xp_ops, &g->ops, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&install_lock);
 	return g;
+}
+
+/* Do so many connections write that one request of each is enough to keep the CPUs busy? */
+static bool crowded(void)
+{
+	static uint32_t enough;
+	uint32_t n = __atomic_load_n(&writers.now, __ATOMIC_RELAXED);
+	uint32_t before = __atomic_load_n(&writers.before, __ATOMIC_RELAXED);
+
+	if (enough == 0) {
+		long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+		enough = 2 * (cpus > 0 ? (uint32_t)cpus : 1);
+	}
+	return (n > before ? n : before) > enough;
+}
+
+static void note_write(struct gate *g, uint64_t second)
+{
+	if (__atomic_exchange_n(&g->wrote, second, __ATOMIC_RELAXED) == second)
+		return;
+	pthread_mutex_lock(&install_lock);
+	if (writers.second != second) {
+		__atomic_store_n(&writers.before, writers.second + 1 == second ? writers.now : 0,
+				 __ATOMIC_RELAXED);
+		__atomic_store_n(&writers.now, 0, __ATOMIC_RELAXED);
+		writers.second = second;
+	}
+	__atomic_add_fetch(&writers.now, 1, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&install_lock);
+}
+
+/* May an event be received now? If not, it waits. g->lock held. */
+static bool may_receive(struct gate *g)
+{
+	if (g->shut > 0)
+		return false;
+	return g->receiving == 0 || !(crowded() || dcf_now(NULL) < g->step_until);
+}
+
+/* Receives, counted in g->receiving, and goes on with an event that had to wait meanwhile. Consumes
+ * a reference for each such event. */
+static enum xprt_stat receive(struct gate *g)
+{
+	SVCXPRT *xprt = g->xprt;
+	enum xprt_stat stat;
+	bool again;
+
+	do {
+		stat = XPRT_IDLE;
+		if (!(xprt->xp_flags & SVC_XPRT_FLAG_DESTROYED))
+			stat = g->own->xp_recv(xprt);
+		pthread_mutex_lock(&g->lock);
+		g->receiving--;
+		again = g->pending && may_receive(g);
+		if (again) {
+			g->pending = false;
+			g->receiving++;
+		}
+		pthread_mutex_unlock(&g->lock);
+		if (again)
+			SVC_RELEASE(xprt, SVC_RELEASE_FLAG_NONE); /* the caller has one too */
+	} while (again);
+	return stat;
 }
 
 static enum xprt_stat gate_recv(SVCXPRT *xprt)
 {
 	struct gate *g = container_of(xprt->xp_ops, struct gate, ops);
+	bool go;
 
-	if (__atomic_load_n(&g->shut, __ATOMIC_ACQUIRE) > 0) {
-		bool wait;
-
-		pthread_mutex_lock(&gate_lock);
-		wait = g->shut > 0;
-		if (wait) {
-			SVC_REF(xprt, SVC_REF_FLAG_NONE);
-			g->pending = true;
-		}
-		pthread_mutex_unlock(&gate_lock);
-		if (wait)
-			return XPRT_IDLE;
+	pthread_mutex_lock(&g->lock);
+	go = may_receive(g);
+	if (go) {
+		g->receiving++;
+	} else {
+		SVC_REF(xprt, SVC_REF_FLAG_NONE);
+		g->pending = true;
 	}
-	return g->own->xp_recv(xprt);
+	pthread_mutex_unlock(&g->lock);
+	return go ? receive(g) : XPRT_IDLE;
 }
 
-static void *receive(void *arg)
+/* A thread of its own for an event that waited; its reference is ours. */
+static void *resume(void *arg)
 {
 	struct gate *g = arg;
 	SVCXPRT *xprt = g->xprt;
 
 	SetNameFunction("dc_gate");
-	if (!(xprt->xp_flags & SVC_XPRT_FLAG_DESTROYED))
-		g->own->xp_recv(xprt);
+	receive(g);
 	SVC_RELEASE(xprt, SVC_RELEASE_FLAG_NONE);
 	return NULL;
 }
@@ -105,11 +193,40 @@ static bool can_hold(SVCXPRT *xprt)
 
 void dcf_gate_hold(void *connection)
 {
+	struct gate *g;
+
 	if (!can_hold(connection))
 		return;
-	pthread_mutex_lock(&gate_lock);
-	__atomic_add_fetch(&gate_of(connection)->shut, 1, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&gate_lock);
+	g = gate_of(connection);
+	pthread_mutex_lock(&g->lock);
+	g->shut++;
+	pthread_mutex_unlock(&g->lock);
+}
+
+void dcf_gate_install(void)
+{
+	void *connection = dcf_gate_connection();
+
+	if (can_hold(connection))
+		gate_of(connection);
+}
+
+void dcf_gate_write(bool near_limit)
+{
+	void *connection = dcf_gate_connection();
+	uint64_t now;
+	struct gate *g;
+
+	if (!can_hold(connection))
+		return;
+	g = gate_of(connection);
+	now = dcf_now(NULL);
+	note_write(g, now / SECOND);
+	if (near_limit) {
+		pthread_mutex_lock(&g->lock);
+		g->step_until = now + SECOND;
+		pthread_mutex_unlock(&g->lock);
+	}
 }
 
 void dcf_gate_open(void *unused, void *connection)
@@ -122,17 +239,20 @@ void dcf_gate_open(void *unused, void *connection)
 	(void)unused;
 	if (!can_hold(connection))
 		return;
-	pthread_mutex_lock(&gate_lock);
 	g = gate_of(connection);
-	go = __atomic_sub_fetch(&g->shut, 1, __ATOMIC_RELEASE) <= 0 && g->pending;
-	if (go)
+	pthread_mutex_lock(&g->lock);
+	g->shut--;
+	go = g->pending && may_receive(g);
+	if (go) {
 		g->pending = false;
-	pthread_mutex_unlock(&gate_lock);
+		g->receiving++;
+	}
+	pthread_mutex_unlock(&g->lock);
 	if (!go)
 		return;
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	if (pthread_create(&thread, &attr, receive, g) != 0)
-		receive(g); /* late is better than never */
+	if (pthread_create(&thread, &attr, resume, g) != 0)
+		resume(g); /* late is better than never */
 	pthread_attr_destroy(&attr);
 }

@@ -151,9 +151,6 @@ PASSES(fsal_status_t, readlink_, (obj_t * h, struct gsh_buffdesc *link, bool ref
 PASSES(fsal_status_t, getattrs, (obj_t * h, attrs_t *attrs), getattrs(SUB(h), attrs))
 PASSES(fsal_status_t, link_, (obj_t * h, obj_t *dir, const char *name),
        link(SUB(h), SUB(dir), name))
-PASSES(fsal_status_t, rename_,
-       (obj_t * h, obj_t *from_dir, const char *from, obj_t *to_dir, const char *to),
-       rename(SUB(h), SUB(from_dir), from, SUB(to_dir), to))
 PASSES(fsal_status_t, close_, (obj_t * h), close(SUB(h)))
 PASSES(bool, check_verifier, (obj_t * h, fsal_verifier_t verf), check_verifier(SUB(h), verf))
 PASSES(fsal_openflags_t, status2, (obj_t * h, struct state_t *state), status2(SUB(h), state))
@@ -233,7 +230,6 @@ void dcf_obj_ops_init(struct fsal_obj_ops *ops)
 	ops->readlink = readlink_;
 	ops->getattrs = getattrs;
 	ops->link = link_;
-	ops->rename = rename_;
 	ops->close = close_;
 	ops->check_verifier = check_verifier;
 	ops->status2 = status2;

@@ -2,6 +2,7 @@
 /* The module: registering with Ganesha, making and updating exports, the engine's clock and log. */
 #include "fsal_dontcache.h"
 
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -283,6 +284,9 @@ MODULE_INIT void dcf_init(void)
 	info->maxwrite = FSAL_MAXIOSIZE;
 	info->link_supports_permission_checks = true;
 	info->expire_time_parent = -1;
+	if (getrandom(&dcf.start_verifier, sizeof(dcf.start_verifier), 0) !=
+	    sizeof(dcf.start_verifier))
+		dcf.start_verifier = dcf_now(NULL) ^ (uint64_t)getpid() << 48;
 	if (register_fsal(m, myname, FSAL_MAJOR_VERSION, FSAL_MINOR_VERSION, FSAL_ID_NO_PNFS) !=
 	    0) {
 		fprintf(stderr, "FSAL_DONTCACHE could not register\n");

@@ -271,6 +271,7 @@ static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_
 		DCF_SUB(e, SUB(h)->obj_ops->write2(SUB(h), bypass, plain_write_done, io, r));
 		return;
 	}
+	dcf_gate_write(dc_near_limit(e->budget));
 	file = dcf_file(e, dcf_obj(h));
 	pinned = file && pin(e, dcf_obj(h), file);
 	pages = pinned ? dc_write_need(file, io->offset, len) : dc_write_pages(io->offset, len);
@@ -382,6 +383,46 @@ static fsal_status_t unlink_(obj_t *dir, obj_t *h, const char *name)
 	return st;
 }
 
+/* What `name` is before something is renamed over it, as far as the engine knows it; referenced. */
+static struct dc_file *rename_target(struct dcf_export *e, obj_t *dir, const char *name)
+{
+	struct gsh_buffdesc key = { 0 };
+	struct dc_file *file = NULL;
+	obj_t *sub = NULL;
+	fsal_status_t st;
+
+	if (!e->budget || !dc_export_has_dirty(e->budget))
+		return NULL;
+	op_ctx->fsal_export = e->export.sub_export;
+	st = SUB(dir)->obj_ops->lookup(SUB(dir), name, &sub, NULL);
+	if (!FSAL_IS_ERROR(st) && sub) {
+		if (sub->type == REGULAR_FILE) {
+			sub->obj_ops->handle_to_key(sub, &key);
+			if (key.len > 0 && key.len <= DC_KEY_MAX)
+				file = dc_file_find(e->budget, key.addr, key.len);
+		}
+		sub->obj_ops->release(sub);
+	}
+	op_ctx->fsal_export = &e->export;
+	return file;
+}
+
+static fsal_status_t rename_(obj_t *h, obj_t *from_dir, const char *from, obj_t *to_dir,
+			     const char *to)
+{
+	struct dcf_export *e = dcf_current();
+	struct dc_file *file = rename_target(e, to_dir, to);
+	fsal_status_t st;
+
+	DCF_SUB(e, st = SUB(h)->obj_ops->rename(SUB(h), SUB(from_dir), from, SUB(to_dir), to));
+	if (file) {
+		if (!FSAL_IS_ERROR(st))
+			dc_file_check_links(file);
+		dc_file_put(file);
+	}
+	return st;
+}
+
 /* An open of this object that truncates it. One by name (v4 OPEN, v3 CREATE of an existing file)
  * does not say which file it will be: its claims stay and end by being flushed, at no cost, since
  * the kernel has nothing dirty for them. */
@@ -437,6 +478,7 @@ void dcf_write_ops_init(struct fsal_obj_ops *ops)
 	ops->setattr2 = setattr2;
 	ops->fallocate = fallocate_;
 	ops->unlink = unlink_;
+	ops->rename = rename_;
 	ops->open2 = open2;
 	ops->reopen2 = reopen2;
 }

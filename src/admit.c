@@ -110,6 +110,13 @@ bool dc_admit(struct dc_export *exp, uint64_t pages)
 	return budget_take(exp, pages);
 }
 
+bool dc_near_limit(const struct dc_export *exp)
+{
+	uint64_t limit = atomic_load_explicit(&exp->limit, memory_order_relaxed);
+
+	return atomic_load_explicit(&exp->used, memory_order_relaxed) > limit - limit / 8;
+}
+
 void dc_release(struct dc_export *exp, uint64_t pages)
 {
 	if (pages == 0)
@@ -170,12 +177,18 @@ static void parker_free(struct dc_export *exp, struct dc_parker *p)
 	free(p);
 }
 
-/* What one connection may have parked before it is held back: an even part of half of
- * Parked_Bytes. The other half is for what still arrives: requests already on their way when
- * reading stops, and connections that are new. */
+/*
+ * What one connection may have parked before it is held back: an even part of half of Parked_Bytes,
+ * and never more than a sixteenth of it, so that the first to come does not fill the cap before the
+ * others are seen. The other half is for what still arrives: requests already on their way when
+ * reading stops, and connections that are new. More would gain nothing: what is not parked waits in
+ * the socket.
+ */
 static uint64_t parker_share(struct dc_export *exp)
 {
-	return atomic_load(&exp->parked_cap) / 2 / (exp->nr_parkers ? exp->nr_parkers : 1);
+	uint64_t cap = atomic_load(&exp->parked_cap);
+
+	return dc_min_u64(cap / 16, cap / 2 / (exp->nr_parkers ? exp->nr_parkers : 1));
 }
 
 static struct dc_waiter *pop(struct dc_export *exp, struct dc_parker *p)
@@ -234,7 +247,8 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 	p->last = &w->next;
 	p->bytes += w->bytes;
 	exp->parked_bytes += w->bytes;
-	if (!p->held && p->bytes >= parker_share(exp)) {
+	if (!p->held && (p->bytes >= parker_share(exp) ||
+			 exp->parked_bytes >= atomic_load(&exp->parked_cap) / 4 * 3)) {
 		p->held = true;
 		exp->nr_held++;
 		answer = DC_PARKED_HOLD;
@@ -288,5 +302,5 @@ void dc_dispatch(struct dc_export *exp)
 	}
 	pthread_mutex_unlock(&exp->lock);
 	if (run)
-		dc_executor_run(exp->eng->exec, run);
+		dc_executor_run(exp->dev->exec, run);
 }

@@ -108,13 +108,13 @@ static int sync_locked(struct dc_file *file, int *res, uint64_t *pages)
 	atomic_fetch_sub(&exp->writeback, take.pages);
 	dc_count(exp, DC_CTR_CLEANED_COMMIT, take.pages << DC_PAGE_SHIFT);
 	if (*res == 0 && atomic_load(&exp->drop_behind)) {
-		dc_runs_settle_locked(file, &runs);
-		for (uint32_t i = 0; i < runs.nr; i++) {
-			uint64_t first = runs.run[i].first << DC_WINDOW_SHIFT;
-			uint64_t len = (runs.run[i].end << DC_WINDOW_SHIFT) - first;
+		uint64_t first, end;
+
+		while (dc_runs_next_locked(file, &runs, &first, &end)) {
+			uint64_t len = (end - first) << DC_WINDOW_SHIFT;
 
 			pthread_mutex_unlock(&file->lock);
-			be->ops->drop(be, fd, first, len);
+			be->ops->drop(be, fd, first << DC_WINDOW_SHIFT, len);
 			dc_count(exp, DC_CTR_DROPPED, len);
 			pthread_mutex_lock(&file->lock);
 		}
@@ -148,17 +148,20 @@ bool dc_commit_is_free(struct dc_file *file, uint64_t client, int *err)
 int dc_commit(struct dc_file *file, uint64_t client)
 {
 	struct dc_export *exp = file->exp;
-	uint64_t target, release = 0;
-	bool waited = false;
+	uint64_t target, pages = 0, release = 0;
+	bool waited = false, blocks;
 	int puts = 0, res = 0, owed;
 
 	dc_assert(file->magic == DC_FILE_MAGIC);
 	dc_count(exp, DC_CTR_COMMITS, 1);
 	pthread_mutex_lock(&file->lock);
 	target = file->write_seq;
-	if (file->synced_seq >= target)
+	blocks = file->synced_seq < target;
+	if (blocks)
+		dc_executor_blocks();
+	else
 		dc_count(exp, DC_CTR_COMMITS_FREE, 1);
-	else if (file->map.nr_pages > COMMIT_DIRECT_PAGES && exp->dev->threaded)
+	if (blocks && file->map.nr_pages > COMMIT_DIRECT_PAGES && exp->dev->threaded)
 		flush_first_locked(file);
 	while (file->synced_seq < target && res == 0) {
 		if (file->syncing) {
@@ -166,7 +169,8 @@ int dc_commit(struct dc_file *file, uint64_t client)
 			wait_locked(file);
 			continue;
 		}
-		puts += sync_locked(file, &res, &release);
+		puts += sync_locked(file, &res, &pages);
+		release += pages;
 		waited = false;
 	}
 	if (waited)
@@ -174,6 +178,8 @@ int dc_commit(struct dc_file *file, uint64_t client)
 	owed = dc_told_locked(file, client);
 	puts += dc_settle_locked(file);
 	pthread_mutex_unlock(&file->lock);
+	if (blocks)
+		dc_executor_goes_on();
 	dc_release(exp, release);
 	dc_file_puts(file, puts);
 	return owed ? owed : res;

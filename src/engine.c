@@ -37,8 +37,6 @@ struct dc_engine *dc_engine_new(const struct dc_host_ops *ops, void *host,
 	TAILQ_INIT(&eng->idle);
 	for (int i = 0; i < DC_SHARDS; i++)
 		pthread_mutex_init(&eng->shard[i].lock, NULL);
-	if (eng->opt.executors)
-		eng->exec = dc_executor_new(eng->opt.executors);
 	return eng;
 }
 
@@ -56,6 +54,7 @@ void dc_engine_free(struct dc_engine *eng)
 		if (dev->threaded)
 			pthread_join(dev->thread, NULL);
 		dc_assert(dev->in_flight == 0);
+		dc_executor_free(dev->exec);
 		while ((turn = LIST_FIRST(&dev->free_turns))) {
 			LIST_REMOVE(turn, link);
 			free(turn->runs.run);
@@ -66,7 +65,6 @@ void dc_engine_free(struct dc_engine *eng)
 		pthread_mutex_destroy(&dev->lock);
 		free(dev);
 	}
-	dc_executor_free(eng->exec);
 	dc_assert(TAILQ_EMPTY(&eng->idle));
 	for (int i = 0; i < DC_SHARDS; i++) {
 		dc_assert(eng->shard[i].nr == 0);
@@ -129,6 +127,8 @@ struct dc_device *dc_device_get(struct dc_engine *eng, uint64_t id,
 		}
 		dev->threaded = true;
 	}
+	if (eng->opt.executors)
+		dev->exec = dc_executor_new(eng->opt.executors);
 	dev->next = eng->devices;
 	eng->devices = dev;
 out:

@@ -174,6 +174,11 @@ bool dc_export_free(struct dc_export *exp, uint64_t timeout_ns)
 	return true;
 }
 
+bool dc_export_has_dirty(struct dc_export *exp)
+{
+	return dc_dirty_pages(exp) > 0;
+}
+
 uint64_t dc_export_error_generation(const struct dc_export *exp)
 {
 	return atomic_load(&exp->error_generation);

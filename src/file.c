@@ -492,7 +492,8 @@ static void cancel(struct dc_file *file, uint64_t first, uint64_t last, uint64_t
 void dc_file_truncated(struct dc_file *file, uint64_t new_size, uint64_t seq)
 {
 	/* The page that holds the new end stays claimed: its head may still be dirty. */
-	cancel(file, (new_size + DC_PAGE_SIZE - 1) >> DC_PAGE_SHIFT, DC_NO_PAGE - 1, seq);
+	cancel(file, (new_size >> DC_PAGE_SHIFT) + (new_size % DC_PAGE_SIZE != 0), DC_NO_PAGE - 1,
+	       seq);
 }
 
 void dc_file_punched(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t seq)

@@ -186,18 +186,6 @@ static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now
 	return true;
 }
 
-static void drop_next(struct dc_device *dev, struct dc_turn *turn)
-{
-	uint32_t i = --turn->runs.nr;
-
-	turn->kind = DC_TURN_DROP;
-	turn->op.kind = DC_OP_DROP;
-	turn->op.offset = turn->runs.run[i].first << DC_WINDOW_SHIFT;
-	turn->op.len = (turn->runs.run[i].end - turn->runs.run[i].first) << DC_WINDOW_SHIFT;
-	dc_count(turn->file->exp, DC_CTR_DROPPED, turn->op.len);
-	dev->be->ops->submit(dev->be, &turn->op);
-}
-
 /* An error of the operation, not of the data: the file system, the kernel or a filter refuses it. */
 static bool refused(int res)
 {
@@ -223,6 +211,29 @@ static void turn_end(struct dc_device *dev, struct dc_turn *turn)
 	turn_free(dev, turn);
 }
 
+/* Drops the next range that the turn cleaned; ends the turn when there is none. Ranges are looked at
+ * one by one, because dropping starts writeback of what was dirtied since. */
+static void drop_next(struct dc_device *dev, struct dc_turn *turn)
+{
+	struct dc_file *file = turn->file;
+	uint64_t first, end;
+	bool more;
+
+	pthread_mutex_lock(&file->lock);
+	more = dc_runs_next_locked(file, &turn->runs, &first, &end);
+	pthread_mutex_unlock(&file->lock);
+	if (!more) {
+		turn_end(dev, turn);
+		return;
+	}
+	turn->kind = DC_TURN_DROP;
+	turn->op.kind = DC_OP_DROP;
+	turn->op.offset = first << DC_WINDOW_SHIFT;
+	turn->op.len = (end - first) << DC_WINDOW_SHIFT;
+	dc_count(file->exp, DC_CTR_DROPPED, turn->op.len);
+	dev->be->ops->submit(dev->be, &turn->op);
+}
+
 static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
 {
 	struct dc_file *file = turn->file;
@@ -246,8 +257,6 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 	if (res < 0)
 		dc_error_locked(file, res);
 	drop = res == 0 && atomic_load(&exp->drop_behind);
-	if (drop)
-		dc_runs_settle_locked(file, &turn->runs);
 	dc_file_wake_locked(file);
 	pthread_mutex_unlock(&file->lock);
 
@@ -256,7 +265,7 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 	dc_count(exp, reason_counter(turn->reason), pages << DC_PAGE_SHIFT);
 	atomic_fetch_sub(&exp->writeback, pages);
 	dc_release(exp, pages);
-	if (drop && turn->runs.nr > 0)
+	if (drop)
 		drop_next(dev, turn);
 	else
 		turn_end(dev, turn);
@@ -286,10 +295,7 @@ static void complete(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
 		writeback_done(dev, turn, now);
 		break;
 	case DC_TURN_DROP:
-		if (turn->runs.nr > 0)
-			drop_next(dev, turn);
-		else
-			turn_end(dev, turn);
+		drop_next(dev, turn);
 		break;
 	case DC_TURN_SYNC:
 		sync_done(dev, turn);
@@ -420,9 +426,10 @@ static void detach_exports(struct dc_device *dev)
 		next = TAILQ_NEXT(exp, dev_link);
 		if (!exp->detach || exp->turns_in_flight != 0)
 			continue;
+		/* The bit stays set, so that no later kick puts it on our lists again. */
 		if (exp->active)
 			TAILQ_REMOVE(&dev->active, exp, active_link);
-		else if (atomic_load(&exp->kicked) && !exp->active)
+		else if (atomic_exchange(&exp->kicked, true))
 			continue; /* on its way to dev->kicked */
 		exp->active = false;
 		TAILQ_REMOVE(&dev->exports, exp, dev_link);
@@ -434,6 +441,7 @@ static void detach_exports(struct dc_device *dev)
 
 static void submit_turns(struct dc_device *dev, uint64_t now)
 {
+	unsigned int passed_over = 0;
 	struct dc_export *exp;
 
 	while ((exp = TAILQ_FIRST(&dev->active))) {
@@ -441,6 +449,17 @@ static void submit_turns(struct dc_device *dev, uint64_t now)
 
 		if (dev->in_flight << DC_PAGE_SHIFT >= window)
 			break;
+		/* Half of a budget under writeback is enough: the other half is for writers. */
+		if (atomic_load(&exp->writeback) * 2 > atomic_load(&exp->limit) &&
+		    dev->in_flight > 0) {
+			if (TAILQ_NEXT(exp, active_link) == NULL)
+				break;
+			TAILQ_REMOVE(&dev->active, exp, active_link);
+			TAILQ_INSERT_TAIL(&dev->active, exp, active_link);
+			if (++passed_over > 64)
+				break;
+			continue;
+		}
 		if (!flush_one(dev, exp, now)) {
 			deactivate(dev, exp, now);
 			continue;

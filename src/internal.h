@@ -189,6 +189,7 @@ struct dc_device {
 	uint64_t id;
 	struct dc_engine *eng;
 	struct dc_backend *be;
+	struct dc_executor *exec; /* NULL: waiters run where they are released */
 	pthread_t thread;
 	bool threaded;
 	_Atomic bool stop;
@@ -229,7 +230,6 @@ struct dc_engine {
 	void *host;
 	struct dc_engine_options opt;
 	struct dc_shard shard[DC_SHARDS];
-	struct dc_executor *exec;
 	pthread_mutex_t lock;
 	struct dc_device *devices; /* under lock */
 
@@ -273,8 +273,12 @@ void dc_dispatch(struct dc_export *exp);
 
 struct dc_executor *dc_executor_new(unsigned int threads);
 void dc_executor_free(struct dc_executor *ex);
-/** Runs a list of waiters, linked by next; ex may be NULL: in the caller. */
+/** Runs a list of waiters, linked by next, not empty; ex may be NULL: in the caller. */
 void dc_executor_run(struct dc_executor *ex, struct dc_waiter *list);
+/** The calling thread is about to wait for a device, and has done so: if it is an executor, another
+ * takes its place meanwhile. */
+void dc_executor_blocks(void);
+void dc_executor_goes_on(void);
 
 /* ---- export.c ---- */
 
@@ -350,8 +354,10 @@ bool dc_take_locked(struct dc_file *file, uint64_t max, uint64_t now, struct dc_
 /** Takes everything dirty, and with it ends the pass; file->lock held. */
 bool dc_take_all_locked(struct dc_file *file, struct dc_take *take, struct dc_runs *runs);
 void dc_pass_begin_locked(struct dc_file *file, uint64_t now);
-/** Removes from runs the windows that were dirtied again; file->lock held. */
-void dc_runs_settle_locked(struct dc_file *file, struct dc_runs *runs);
+/** Takes one range of windows off runs, leaving out those that were dirtied again. file->lock held.
+ * @return false when none is left. */
+bool dc_runs_next_locked(struct dc_file *file, struct dc_runs *runs, uint64_t *first,
+			 uint64_t *end);
 
 /* heap of dirty files; exp->lock held */
 void dc_heap_insert(struct dc_export *exp, struct dc_file *file);

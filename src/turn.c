@@ -182,35 +182,26 @@ bool dc_take_all_locked(struct dc_file *file, struct dc_take *take, struct dc_ru
 	return true;
 }
 
-void dc_runs_settle_locked(struct dc_file *file, struct dc_runs *runs)
+bool dc_runs_next_locked(struct dc_file *file, struct dc_runs *runs, uint64_t *first, uint64_t *end)
 {
-	uint32_t from = runs->nr, to = 0;
-	struct dc_runs out = { 0 };
+	while (runs->nr > 0) {
+		uint32_t i = runs->nr - 1;
+		uint64_t page = dc_map_next(&file->map, runs->run[i].first * DC_WINDOW_PAGES);
+		uint64_t dirty = page / DC_WINDOW_PAGES;
 
-	if (file->map.nr_pages == 0)
-		return;
-	for (uint32_t i = 0; i < from; i++) {
-		for (uint64_t w = runs->run[i].first; w < runs->run[i].end; w++) {
-			uint64_t page = w * DC_WINDOW_PAGES;
-
-			if (dc_map_next(&file->map, page) < page + DC_WINDOW_PAGES)
-				continue; /* a later turn will drop it */
-			if (to > 0 && out.run[to - 1].end == w) {
-				out.run[to - 1].end++;
-				continue;
-			}
-			if (to == out.cap) {
-				out.cap = out.cap ? 2 * out.cap : 8;
-				out.run = dc_realloc(out.run, out.cap * sizeof(*out.run));
-			}
-			out.run[to].first = w;
-			out.run[to].end = w + 1;
-			to++;
+		*first = runs->run[i].first;
+		*end = runs->run[i].end;
+		if (dirty < *end) {
+			/* Dirtied again: a later turn will drop it. What follows it remains. */
+			*end = dirty;
+			runs->run[i].first = dirty + 1;
 		}
+		if (dirty >= runs->run[i].end - 1)
+			runs->nr--;
+		if (*end > *first)
+			return true;
 	}
-	out.nr = to;
-	free(runs->run);
-	*runs = out;
+	return false;
 }
 
 void dc_count_writeback(struct dc_export *exp, uint64_t pages)

@@ -48,7 +48,8 @@ struct dc_host_ops {
 };
 
 struct dc_engine_options {
-	unsigned int executors;	     /* threads that run admitted waiters; 0: the releaser's own */
+	unsigned int executors;	     /* per device, threads that run admitted waiters; 0: the
+				      * releaser's own */
 	unsigned int max_open_files; /* own descriptors kept open for idle files; 0: 1024 */
 	bool threads;		     /* false: no flusher thread, the owner calls dc_device_poll() */
 };
@@ -93,6 +94,9 @@ uint64_t dc_export_drain(struct dc_export *exp, uint64_t timeout_ns);
  * I/O is still in flight after `timeout_ns` (a dead device) it is leaked and false returned. */
 bool dc_export_free(struct dc_export *exp, uint64_t timeout_ns);
 
+/** Has the export any dirty file? A hint, for what would be useless otherwise. */
+bool dc_export_has_dirty(struct dc_export *exp);
+
 /** Grows with every recorded I/O error; part of the NFSv4 write verifier. */
 uint64_t dc_export_error_generation(const struct dc_export *exp);
 
@@ -109,6 +113,10 @@ static inline uint64_t dc_write_pages(uint64_t offset, uint64_t len)
  * The fast path: no lock, and no cache line that another CPU's writers write.
  */
 bool dc_admit(struct dc_export *exp, uint64_t pages);
+
+/** Is the budget within an eighth of its limit, so that writes may have to be parked soon? The owner
+ * may then receive less eagerly. One relaxed load. */
+bool dc_near_limit(const struct dc_export *exp);
 
 /** Gives back what a failed or shorter write did not use. */
 void dc_unreserve(struct dc_export *exp, uint64_t pages);

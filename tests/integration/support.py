@@ -168,8 +168,9 @@ def served(params=None, size=2 * GiB, fstype='xfs', mode=None, write_bps=None, s
             found = sanitizer_findings(ganesha)
             assert not found, server_output(ganesha)[-12000:]
         except BaseException:
-            if ganesha.exit_code not in (None, 0) or not ganesha.running or sanitizer_findings(ganesha):
-                print('the server (exit code %s) said last:\n%s' % (ganesha.exit_code, server_output(ganesha)[-8000:]))
+            died = not ganesha.running and ganesha.pid and ganesha.exit_code is None
+            if died or ganesha.exit_code not in (None, 0, -9) or sanitizer_findings(ganesha):
+                print('the server died or complained; its last words:\n%s' % server_output(ganesha)[-8000:])
             raise
         finally:
             # After a failure nobody asks for a clean end any more: drop everything, fast device first.

@@ -72,7 +72,7 @@ static struct dc_op *fake_wait(struct dc_backend *be, int64_t timeout_ns)
 
 	pthread_mutex_lock(&f->lock);
 	if (f->clock) {
-		if (!f->done && !f->woken && timeout_ns > 0)
+		if (!f->done && timeout_ns > 0)
 			atomic_fetch_add(f->clock, (uint64_t)timeout_ns);
 	} else {
 		struct timespec until;
@@ -149,6 +149,14 @@ static void fake_drop(struct dc_backend *be, int fd, uint64_t offset, uint64_t l
 	record((struct fake *)be, (struct fake_call){ DC_OP_DROP, true, fd, offset, len });
 }
 
+static int fake_cachestat(struct dc_backend *be, int fd, uint64_t offset, uint64_t len,
+			  struct dc_cachestat *st)
+{
+	struct fake *f = (struct fake *)be;
+
+	return f->cachestat ? f->cachestat(f->arg, fd, offset, len, st) : -ENOSYS;
+}
+
 static void fake_free(struct dc_backend *be)
 {
 	struct fake *f = (struct fake *)be;
@@ -169,6 +177,7 @@ static const struct dc_backend_ops fake_ops = {
 	.sync = fake_sync,
 	.writeback = fake_writeback,
 	.drop = fake_drop,
+	.cachestat = fake_cachestat,
 	.free = fake_free,
 };
 

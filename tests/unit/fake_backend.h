@@ -38,6 +38,9 @@ struct fake {
 	unsigned int sync_permits;
 	/* Called at each request, without the lock; may be NULL. */
 	void (*on_call)(void *arg, const struct fake_call *call);
+	/* What cachestat(2) would say; NULL: -ENOSYS. */
+	int (*cachestat)(void *arg, int fd, uint64_t offset, uint64_t len,
+			 struct dc_cachestat *st);
 	void *arg;
 	/* A wait() that has nothing to give lets this clock pass instead; may be NULL. */
 	_Atomic uint64_t *clock;

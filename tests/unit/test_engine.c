@@ -56,7 +56,7 @@ static void test_down_to_background(void **state)
 	rig_write(r, file, 0, 40 * MiB, 1);
 	rig_settle(r);
 	assert_true(rig_stats(r).dirty <= 16 * MiB);
-	assert_true(rig_stats(r).dirty > 16 * MiB - 8 * MiB); /* one turn */
+	assert_true(rig_stats(r).dirty > 16 * MiB - 4 * MiB); /* one turn */
 	assert_int_equal(written(r), 40 * MiB - rig_stats(r).dirty);
 	assert_int_equal(rig_counter(r, DC_CTR_CLEANED_BACKGROUND), written(r));
 	assert_int_equal(rig_stats(r).writeback, 0);
@@ -166,12 +166,12 @@ static void test_window_bounds_what_is_in_flight(void **state)
 	r->fake->hold = FAKE_BIT(DC_OP_WRITEBACK);
 	rig_write(r, file, 0, 200 * MiB, 1);
 	rig_settle(r);
-	/* Nothing is known of the device yet: 32 MiB. */
-	assert_int_equal(rig_stats(r).writeback, 32 * MiB);
-	assert_int_equal(rig_stats(r).dirty, 168 * MiB);
+	/* Nothing is known of the device yet: 8 MiB, and less than a turn over it. */
+	assert_in_range(rig_stats(r).writeback, 8 * MiB, 12 * MiB - PAGE);
+	assert_int_equal(rig_stats(r).dirty + rig_stats(r).writeback, 200 * MiB);
 	assert_int_equal(fake_release(r->fake, 1, 0), 1);
 	rig_settle(r);
-	assert_int_equal(rig_stats(r).writeback, 32 * MiB);
+	assert_in_range(rig_stats(r).writeback, 8 * MiB, 12 * MiB - PAGE);
 	dc_file_put(file);
 	rig_free(r);
 }
@@ -255,6 +255,8 @@ static void test_oldest_of_many(void **state)
 	rig_settle(r);
 	assert_true(r->fake->submitted[DC_OP_WRITEBACK] > 100);
 	for (unsigned int i = 0; i < r->fake->nr_calls; i++) {
+		if (r->fake->call[i].kind != DC_OP_WRITEBACK)
+			continue;
 		assert_true(by_fd[r->fake->call[i].fd]->dirtied_when >= when);
 		when = by_fd[r->fake->call[i].fd]->dirtied_when;
 	}
@@ -279,7 +281,9 @@ static void test_turns_ascend_and_end_on_windows(void **state)
 			continue;
 		assert_int_equal(c->offset, at);
 		at += c->len;
-		assert_in_range(c->len, 4 * MiB, 32 * MiB);
+		/* The first pass of a file is what its first write touched: one window. */
+		if (c->offset >= 2 * MiB)
+			assert_in_range(c->len, 2 * MiB, 32 * MiB);
 		assert_int_equal(at % (2 * MiB), 0);
 	}
 	dc_file_put(file);
@@ -503,19 +507,22 @@ static void test_unlink_in_flight(void **state)
 	struct rig *r = rig_new(&(struct rig_options){ .background = 1 * MiB });
 	struct dc_file *file = rig_file(r, 1);
 	int fd = file->fd;
+	uint64_t wb;
 
 	(void)state;
 	r->fake->hold = FAKE_BIT(DC_OP_WRITEBACK);
 	rig_write(r, file, 0, 60 * MiB, 1);
 	rig_settle(r);
-	assert_int_equal(rig_stats(r).writeback, 32 * MiB);
+	wb = rig_stats(r).writeback;
+	assert_true(wb >= 8 * MiB);
+	assert_true(rig_stats(r).dirty > 0);
 	rig_unlink(r, 1);
 	dc_file_check_links(file);
 	assert_int_equal(rig_stats(r).dirty, 0);
-	assert_int_equal(rig_stats(r).writeback, 32 * MiB);
+	assert_int_equal(rig_stats(r).writeback, wb);
 	assert_true(fd_is_open(fd)); /* the device still works on it */
 	dc_file_put(file);
-	fake_release(r->fake, 2, 0);
+	fake_release(r->fake, 1, 0);
 	rig_poll(r, 1);
 	assert_true(fd_is_open(fd));
 	fake_release(r->fake, UINT32_MAX, 0);
@@ -762,7 +769,8 @@ static void test_drain(void **state)
 	assert_int_equal(dc_export_drain(r->exp, 1 * SEC), 10 * MiB); /* a dead device */
 	r->fake->hold = 0;
 	fake_release(r->fake, UINT32_MAX, 0);
-	assert_int_equal(dc_export_drain(r->exp, 1 * SEC), 0);
+	/* Slow as it was measured to be now, it gets the time it needs. */
+	assert_int_equal(dc_export_drain(r->exp, 60 * SEC), 0);
 	assert_int_equal(rig_counter(r, DC_CTR_CLEANED_SHUTDOWN), 10 * MiB);
 	dc_file_put(file);
 	rig_free(r);
@@ -797,9 +805,9 @@ static void test_free_with_dirty_files(void **state)
 	rig_free_engine(r);
 }
 
-/* A file that its owner still holds when the export has ended: a late write must not reach the
- * device's lists, which the export is not on any more. */
-static void test_kick_after_free(void **state)
+/* A file that its owner still holds when the export has ended, and writes to: nothing of it may
+ * reach the device's lists, which the export is not on any more. */
+static void test_write_after_free(void **state)
 {
 	struct rig *r = rig_new(&(struct rig_options){ .background = 1 * MiB });
 	struct dc_file *kept = rig_file(r, 1);
@@ -807,11 +815,12 @@ static void test_kick_after_free(void **state)
 	(void)state;
 	rig_settle(r);
 	assert_true(dc_export_free(r->exp, 60 * SEC));
-	dc_kick(kept->exp);
+	rig_write(r, kept, 0, 8 * MiB, 1);
+	assert_int_equal(rig_commit(r, kept, 1), 0);
+	dc_file_put(kept); /* and with it the export */
 	rig_poll(r, 2);
 	assert_true(TAILQ_EMPTY(&r->dev->active));
 	assert_true(TAILQ_EMPTY(&r->dev->kicked));
-	dc_file_put(kept);
 	rig_free_engine(r);
 }
 
@@ -866,7 +875,7 @@ int main(void)
 		cmocka_unit_test(test_keys),
 		cmocka_unit_test(test_drain),
 		cmocka_unit_test(test_free_with_dirty_files),
-		cmocka_unit_test(test_kick_after_free),
+		cmocka_unit_test(test_write_after_free),
 		cmocka_unit_test(test_devices),
 	};
 
