@@ -373,7 +373,8 @@ int dc_became_clean_locked(struct dc_file *file)
 	struct dc_export *exp = file->exp;
 
 	dc_assert(file->map.nr_pages == 0);
-	file->passes_done = file->pass_no;
+	/* Also the pass that a COMMIT may be waiting for beyond this one: see flush_first_locked(). */
+	file->passes_done = ++file->pass_no;
 	pthread_mutex_lock(&exp->lock);
 	if (file->heap_index != DC_NOT_IN_HEAP)
 		dc_heap_remove(exp, file);

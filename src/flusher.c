@@ -277,12 +277,15 @@ static void sync_done(struct dc_device *dev, struct dc_turn *turn)
 	struct dc_file *file = turn->file;
 
 	pthread_mutex_lock(&file->lock);
+	LIST_REMOVE(turn, link);
 	if (turn->op.res < 0 && !refused(turn->op.res))
 		dc_error_locked(file, turn->op.res);
-	else if (turn->op.res == 0 && file->turn_id == turn->id &&
+	else if (turn->op.res == 0 && file->turn_id == turn->id && !file->syncing &&
 		 turn->sync_seq > file->synced_seq)
-		/* No turn began meanwhile that might have consumed this sync's error. */
+		/* Nothing began meanwhile that might have consumed this sync's error: no turn, and
+		 * no COMMIT's sync, which would still be waiting for us. */
 		file->synced_seq = turn->sync_seq;
+	dc_file_wake_locked(file);
 	pthread_mutex_unlock(&file->lock);
 	dev->syncs_in_flight--;
 	turn_end(dev, turn);
@@ -370,8 +373,10 @@ static void sync_quiet(struct dc_device *dev, struct dc_export *exp, uint64_t no
 		     !file->syncing;
 		if (go) {
 			file->fd_users++;
+			/* A COMMIT must wait for it as for any turn: it may eat an error. */
+			LIST_INSERT_HEAD(&file->turns, turn, link);
 			turn->kind = DC_TURN_SYNC;
-			turn->id = file->turn_id;
+			turn->id = ++file->turn_id;
 			turn->sync_seq = file->write_seq;
 			turn->op.kind = DC_OP_SYNC;
 			turn->op.fd = file->fd;

@@ -89,7 +89,7 @@ struct dc_file {
 	uint64_t pass_no, passes_done;
 	uint64_t pass_start_ns;
 
-	LIST_HEAD(, dc_turn) turns; /* writeback in flight, newest first */
+	LIST_HEAD(, dc_turn) turns; /* writebacks and syncs in flight, newest first */
 	uint64_t turn_id;
 
 	uint64_t write_seq;  /* grows with each completed write; starts at 1, so that a file

@@ -11,7 +11,8 @@ from nfsraw.load import Stream, run, sequential
 from nfsraw.pattern import Pattern
 from harness.testing import main
 
-TIGHT = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '256M', 'Dirty_Expire_Centisecs': 100}
+# One connection may park a sixteenth of Parked_Bytes before it is held back; here 48 writes are to be parked.
+TIGHT = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '1G', 'Dirty_Expire_Centisecs': 100}
 SLOW = 12 * MiB
 MANY = 32
 

@@ -13,7 +13,7 @@ from nfsraw.pattern import Pattern
 from harness.testing import main
 
 USER = {'uid': 1000, 'gid': 1000}
-TIGHT = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '128M', 'Dirty_Expire_Centisecs': 50}
+TIGHT = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '1G', 'Dirty_Expire_Centisecs': 50}
 
 
 @contextlib.contextmanager

@@ -27,9 +27,9 @@ def stop_while_parked(version, exit_within=EXIT_WITHIN, **server):
         # 64 MiB at this speed would take 16 s: waiting for the device is no way out.
         bed.disk.set_write_bps(4 * MiB)
         writers = []
-        for i in range(4):
+        for i in range(8):
             g = bed.connect(version, source='127.0.0.%d' % (2 + i)).open('g%d' % i, create=True)
-            writers.append(Stream(g, sequential(Pattern(i), 24 * MiB, MiB), depth=24))
+            writers.append(Stream(g, sequential(Pattern(i), 12 * MiB, MiB), depth=12))
         seen = []
         end = time.monotonic() + 10
 
