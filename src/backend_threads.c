@@ -34,7 +34,12 @@ static int run(struct dc_backend *be, const struct dc_op *op)
 {
 	switch (op->kind) {
 	case DC_OP_WRITEBACK:
-		return dc_plain_writeback(be, op->fd, op->offset, op->len);
+		if (op->strict)
+			return dc_plain_writeback(be, op->fd, op->offset, op->len);
+		if (sync_file_range(op->fd, (off64_t)op->offset, (off64_t)op->len, DC_START) < 0 ||
+		    sync_file_range(op->fd, (off64_t)op->offset, (off64_t)op->len, DC_WAIT) < 0)
+			return -errno;
+		return 0;
 	case DC_OP_SYNC:
 		return dc_plain_sync(be, op->fd);
 	case DC_OP_DROP:

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -27,35 +28,50 @@ struct uring {
 	int event_fd;
 	uint64_t event; /* what the ring reads from event_fd */
 	bool armed;	/* that read is in the ring */
+	bool skip_success; /* the kernel can do without a completion for a start */
 	struct dc_op *done;
 };
 
-static struct io_uring_sqe *get_sqe(struct uring *u)
-{
-	struct io_uring_sqe *sqe;
+/* User data of completions that carry nothing. */
+static char event_tag, start_tag;
 
-	while (!(sqe = io_uring_get_sqe(&u->ring)))
+/* A place in the submission queue, with `after` more behind it that need no submission between. */
+static struct io_uring_sqe *get_sqe(struct uring *u, unsigned int after)
+{
+	while (io_uring_sq_space_left(&u->ring) <= after)
 		io_uring_submit(&u->ring);
-	return sqe;
+	return io_uring_get_sqe(&u->ring);
+}
+
+/* The helper's length is 32 bit; a sparse turn may be longer. 0 means "to the end of the file", which
+ * does more than was asked but never less. */
+static unsigned int short_len(const struct dc_op *op)
+{
+	return op->len > UINT32_MAX ? 0 : (unsigned int)op->len;
 }
 
 static void uring_submit(struct dc_backend *be, struct dc_op *op)
 {
 	struct uring *u = (struct uring *)be;
-	struct io_uring_sqe *sqe = get_sqe(u);
+	struct io_uring_sqe *sqe = get_sqe(u, 1);
 
 	switch (op->kind) {
 	case DC_OP_WRITEBACK:
-		/* The helper's length is 32 bit; a sparse turn may be longer. 0 means "to the end",
-		 * which writes more than was asked but never less. */
-		io_uring_prep_sync_file_range(sqe, op->fd,
-					      op->len > UINT32_MAX ? 0 : (unsigned int)op->len,
-					      op->offset, DC_WRITE_AND_WAIT);
+		if (op->strict) {
+			io_uring_prep_sync_file_range(sqe, op->fd, short_len(op), op->offset,
+						      DC_STRICT);
+			break;
+		}
+		/* Linked: the wait begins when the start has returned. If that failed, the wait is
+		 * cancelled, and so is the operation as a whole. */
+		io_uring_prep_sync_file_range(sqe, op->fd, short_len(op), op->offset, DC_START);
+		sqe->flags |= IOSQE_IO_LINK | (u->skip_success ? IOSQE_CQE_SKIP_SUCCESS : 0);
+		io_uring_sqe_set_data(sqe, &start_tag);
+		sqe = get_sqe(u, 0);
+		io_uring_prep_sync_file_range(sqe, op->fd, short_len(op), op->offset, DC_WAIT);
 		break;
 	case DC_OP_DROP:
-		io_uring_prep_fadvise(sqe, op->fd, op->offset,
-				      op->len > UINT32_MAX ? 0 : (off_t)op->len,
-				      POSIX_FADV_DONTNEED);
+		io_uring_prep_fadvise(sqe, op->fd, op->offset, short_len(op), POSIX_FADV_DONTNEED);
 		break;
 	case DC_OP_SYNC:
 		io_uring_prep_fsync(sqe, op->fd, IORING_FSYNC_DATASYNC);
@@ -71,16 +87,17 @@ static void reap(struct uring *u)
 
 	io_uring_for_each_cqe(&u->ring, head, cqe)
 	{
-		struct dc_op *op = io_uring_cqe_get_data(cqe);
+		void *data = io_uring_cqe_get_data(cqe);
+		struct dc_op *op = data;
 
 		n++;
-		if (!op) {
-			u->armed = false; /* the eventfd */
-			continue;
+		if (data == &event_tag) {
+			u->armed = false;
+		} else if (data != &start_tag) {
+			op->res = cqe->res;
+			op->next = u->done;
+			u->done = op;
 		}
-		op->res = cqe->res;
-		op->next = u->done;
-		u->done = op;
 	}
 	io_uring_cq_advance(&u->ring, n);
 }
@@ -94,10 +111,10 @@ static struct dc_op *uring_wait(struct dc_backend *be, int64_t timeout_ns)
 	struct dc_op *done;
 
 	if (!u->armed) {
-		struct io_uring_sqe *sqe = get_sqe(u);
+		struct io_uring_sqe *sqe = get_sqe(u, 0);
 
 		io_uring_prep_read(sqe, u->event_fd, &u->event, sizeof(u->event), 0);
-		io_uring_sqe_set_data(sqe, NULL);
+		io_uring_sqe_set_data(sqe, &event_tag);
 		u->armed = true;
 	}
 	io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, timeout_ns < 0 ? NULL : &ts, NULL);
@@ -177,6 +194,7 @@ struct dc_backend *dc_backend_uring(int *err)
 	}
 	/* Best effort: without it the kernel's default (4 per CPU) holds. */
 	io_uring_register_iowq_max_workers(&u->ring, workers);
+	u->skip_success = u->ring.features & IORING_FEAT_CQE_SKIP;
 	u->be.ops = &uring_ops;
 	return &u->be;
 }

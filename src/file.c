@@ -271,6 +271,9 @@ void dc_file_rest_locked(struct dc_file *file)
 		eng->nr_idle++;
 		pthread_mutex_unlock(&eng->idle_lock);
 	}
+	/* The flusher may be asleep without a timeout; from now on it has an age to watch. */
+	if (atomic_load(&exp->dev->deep_sleep))
+		dc_device_wake(exp->dev);
 }
 
 bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than)

@@ -134,6 +134,44 @@ static struct dc_file *pick(struct dc_export *exp, uint64_t now, enum dc_reason 
 	return file;
 }
 
+/* Is part of the range under writeback by an earlier turn? What was dirtied again there would be
+ * skipped. file->lock held. */
+static bool overlaps_locked(struct dc_file *file, const struct dc_turn *turn)
+{
+	const struct dc_turn *other;
+
+	LIST_FOREACH(other, &file->turns, link)
+	{
+		if (other->op.offset < turn->op.offset + turn->op.len &&
+		    turn->op.offset < other->op.offset + other->op.len)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Pages may have been left dirty: the kernel's own flusher had them under writeback when they were
+ * written again, and ours skipped them. Their claims are gone, so look (R3). What the map claims is
+ * no concern, and a write that is not recorded yet may raise a false alarm, which costs one more
+ * pass over the range.
+ */
+static bool left_dirty(struct dc_device *dev, struct dc_turn *turn)
+{
+	struct dc_file *file = turn->file;
+	struct dc_cachestat st;
+	uint64_t claimed;
+
+	if (turn->op.strict || !dev->be->ops->cachestat ||
+	    dev->be->ops->cachestat(dev->be, turn->op.fd, turn->op.offset, turn->op.len, &st) < 0 ||
+	    st.dirty == 0)
+		return false;
+	pthread_mutex_lock(&file->lock);
+	claimed = dc_map_count(&file->map, turn->op.offset >> DC_PAGE_SHIFT,
+			       ((turn->op.offset + turn->op.len) >> DC_PAGE_SHIFT) - 1);
+	pthread_mutex_unlock(&file->lock);
+	return st.dirty > claimed;
+}
+
 /* Submits one turn. Returns false when the export needs none. */
 static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now)
 {
@@ -164,6 +202,7 @@ static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now
 		turn->op.fd = file->fd;
 		turn->op.offset = take.first << DC_PAGE_SHIFT;
 		turn->op.len = (take.end - take.first) << DC_PAGE_SHIFT;
+		turn->op.strict = overlaps_locked(file, turn);
 		LIST_INSERT_HEAD(&file->turns, turn, link);
 		file->fd_users++;
 		dc_count_writeback(exp, take.pages);
@@ -242,6 +281,11 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 	int res = turn->op.res;
 	bool drop;
 
+	if (res == 0 && left_dirty(dev, turn)) {
+		turn->op.strict = true;
+		dev->be->ops->submit(dev->be, &turn->op);
+		return;
+	}
 	if (res < 0 && refused(res)) {
 		/* The pages are still dirty in the kernel, so the claim must not end (R3): do it
 		 * the plain way, here, slow but right. */

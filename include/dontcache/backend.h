@@ -9,13 +9,15 @@
 #ifndef DONTCACHE_BACKEND_H
 #define DONTCACHE_BACKEND_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum dc_op_kind {
-	/* Writes the range's dirty pages and waits for them: after success every page that was
-	 * dirty when the operation began has reached the device. NOT durability: no metadata, no
-	 * cache flush. Reports the file's pending writeback error, and by that consumes it: the
-	 * caller must record it. */
+	/* Starts writing the range's dirty pages, then waits for them. NOT durability: no metadata,
+	 * no cache flush. A page that is dirty and under writeback already when the operation begins
+	 * is waited for but not written again; with `strict` it is, at the cost of tagging every
+	 * page first (measured: 1.3 times the throughput and half the p99.9 without). Reports the
+	 * file's pending writeback error, and by that consumes it: the caller must record it. */
 	DC_OP_WRITEBACK,
 	/* Removes the range's clean pages from the page cache. Best effort. */
 	DC_OP_DROP,
@@ -25,6 +27,7 @@ enum dc_op_kind {
 
 struct dc_op {
 	enum dc_op_kind kind;
+	bool strict;
 	int fd;
 	uint64_t offset, len; /* bytes */
 	int res;	      /* 0 or -errno, once done */
@@ -50,7 +53,7 @@ struct dc_backend_ops {
 	void (*wake)(struct dc_backend *be);
 	/** fdatasync(2) semantics for the whole file. Blocks. Any thread. 0 or -errno. */
 	int (*sync)(struct dc_backend *be, int fd);
-	/** As DC_OP_WRITEBACK and DC_OP_DROP, but in the caller's thread. */
+	/** As DC_OP_WRITEBACK (strict) and DC_OP_DROP, but in the caller's thread. */
 	int (*writeback)(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
 	void (*drop)(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
 	/** cachestat(2) of a range: consumes no error. Any thread; cheap. -ENOSYS where the kernel

@@ -87,7 +87,7 @@ static struct dc_op *fake_wait(struct dc_backend *be, int64_t timeout_ns)
 			until.tv_sec++;
 		}
 		while (!f->done && !f->woken && rc != ETIMEDOUT) {
-			if (timeout_ns < 0)
+			if (timeout_ns < 0 || f->no_timeout)
 				pthread_cond_wait(&f->cond, &f->lock);
 			else
 				rc = pthread_cond_timedwait(&f->cond, &f->lock, &until);

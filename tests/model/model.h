@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The world that the model test runs the engine in, and what it believes about it.
+ *
+ * The world is small and complete: clients that write, files whose page cache and device are known
+ * page by page, one device whose operations start, fail and end when the sequence says so, and
+ * committers that stop where they would block. Everything happens in one thread at a time, so that
+ * a sequence of operations means the same each time it is run.
+ *
+ * Per page the world knows versions, numbered in the order of writing over all files:
+ *
+ *     cache   what the page cache holds            dirty   ... and whether the device lacks it
+ *     sent    what the device was given            safe    what a flush of the device made durable
+ *     lost    what an I/O error took               gone    what truncation made meaningless
+ *
+ * An I/O error behaves as in Linux: the page is clean afterwards, its new content lost, and the file
+ * has one error that the first to ask is told: a writeback that ends, or fdatasync.
+ */
+#ifndef MODEL_H
+#define MODEL_H
+
+#include <semaphore.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "internal.h"
+
+#define NR_SLOTS 3   /* names; what is behind one changes when it is unlinked */
+#define NR_CLIENTS 3
+#define NR_PAGES 6144 /* of a file: 12 windows */
+#define NR_COMMITTERS 3
+#define NR_WRITES 4  /* at once between admission and record */
+#define NR_FDS 4096
+
+typedef uint32_t version;
+
+/* What the world knows of one file; it lives until the sequence ends. */
+struct mfile {
+	unsigned int nr; /* also its key */
+	char path[96];
+	struct dc_file *file; /* our reference ("Ganesha's handle"), or NULL */
+	bool dead;	      /* unlinked: nobody is promised anything any more */
+	bool nameless;	      /* on disk: the engine will find out */
+
+	version cache[NR_PAGES], sent[NR_PAGES], safe[NR_PAGES], lost[NR_PAGES], gone[NR_PAGES];
+	version recorded[NR_PAGES];	    /* last recorded write */
+	version of[NR_CLIENTS][NR_PAGES];   /* each client's last recorded write */
+	bool dirty[NR_PAGES];
+	bool claim[NR_PAGES];
+	uint64_t claimed_at[NR_PAGES];
+	unsigned int unrecorded[NR_PAGES];  /* writes that are in the cache and not recorded */
+	uint64_t nr_claims;
+
+	int wb_err;		/* the kernel's, not told yet */
+	uint64_t record_seq;	/* recorded writes, counted */
+	uint64_t covered;	/* ... of which a successful sync knew when it began */
+	uint64_t client_seq[NR_CLIENTS]; /* record_seq of the last one */
+	bool must[NR_CLIENTS];	/* must be told of an error: it has lost something */
+	version must_since[NR_CLIENTS];
+	bool should[NR_CLIENTS]; /* the engine was given an error while it had uncommitted writes */
+	uint64_t errors;	/* that the engine was given */
+	uint64_t told[NR_CLIENTS];
+};
+
+/* An operation that the engine submitted. */
+struct mop {
+	struct dc_op *op;
+	struct mfile *mf;
+	uint64_t pages; /* claims it took over */
+	bool started, refused;
+	version *snap; /* DC_OP_SYNC: what was sent when it started */
+	uint64_t seq;  /* and record_seq */
+	struct mop *next;
+};
+
+enum write_state { W_NONE, W_PARKED, W_ADMITTED, W_WRITTEN };
+
+struct mwrite {
+	enum write_state state;
+	struct mfile *mf;
+	unsigned int client;
+	uint64_t first, pages; /* what it will write */
+	uint64_t reserved, inflate;
+	version ver;
+	struct dc_waiter w;
+};
+
+enum co_state { CO_FREE, CO_READY, CO_WAITING, CO_SYNCING, CO_DONE };
+
+/* A committer: a thread that runs only when it is its turn. */
+struct committer {
+	pthread_t thread;
+	sem_t go, back;
+	enum co_state state;
+	bool quit;
+	struct mfile *mf;
+	unsigned int client;
+	version *at_call; /* recorded[] when it was called */
+	version ver_at_call;
+	int res;
+	/* in sync() */
+	version *snap;
+	uint64_t seq, take; /* claims taken over when the sync began */
+	uint64_t give_back; /* of a sync that is over, until the COMMIT returns */
+};
+
+struct world {
+	struct dc_backend be; /* first */
+	uint64_t now, rng; /* rng: for which slot is used, only */
+	struct dc_engine *eng;
+	struct dc_device *dev;
+	struct dc_export *exp;
+	struct dc_params params;
+	struct mfile **files;
+	unsigned int nr_files;
+	struct mfile *slot[NR_SLOTS];
+	struct mfile *by_fd[NR_FDS];
+	struct mop *ops; /* in the order of submission */
+	struct dc_op *done;
+	struct mwrite write[NR_WRITES];
+	struct committer co[NR_COMMITTERS];
+	struct committer *running; /* NULL: the main thread */
+	version ver;
+	uint64_t dice; /* of the operation being run: whether I/O fails and how */
+	bool automatic; /* operations start and end at once, without errors */
+	bool strict;	/* also lose pages of writes that are not recorded yet */
+	bool drop_allowed_dirty;
+	uint64_t flights; /* claims under writeback, by the reference */
+	uint64_t last_used;
+	uint64_t inflate_to; /* what cachestat says is dirty in a window; 0: nothing special */
+	bool verbose;
+};
+
+extern struct world *W;
+extern char model_dir[64];
+
+/* ---- world.c ---- */
+
+void world_new(bool strict, bool verbose);
+void world_free(void);
+struct mfile *mfile_new(void);
+void mfile_open(struct mfile *mf);   /* references it and gives it a descriptor, pinned */
+void claim_clear(struct mfile *mf, uint64_t first, uint64_t last);
+uint64_t claim_set(struct mfile *mf, uint64_t first, uint64_t last);
+void cache_write(struct mfile *mf, uint64_t first, uint64_t pages, version ver);
+void op_start(struct mop *m);
+void op_finish(struct mop *m);
+void co_resume(struct committer *co);
+void pool_start(void);
+void pool_stop(void);
+
+/* ---- check.c ---- */
+
+void model_fail(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
+/** Everything that must hold between two operations. */
+void check_step(void);
+/** A COMMIT has returned. */
+void check_commit(struct committer *co);
+/** An I/O error was handed to the engine. */
+void error_given(struct mfile *mf);
+
+#define check(cond, ...)                                                                           \
+	do {                                                                                       \
+		if (!(cond))                                                                       \
+			model_fail(__VA_ARGS__);                                                   \
+	} while (0)
+
+#endif
