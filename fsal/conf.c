@@ -91,8 +91,7 @@ int dcf_conf_read(void *node, const char *path, struct dc_params *p)
 	int errors = 0;
 
 	dc_params_defaults(p);
-	glist_for_each(g, &block->u.nterm.sub_nodes)
-	{
+	glist_for_each(g, &block->u.nterm.sub_nodes) {
 		struct config_node *stmt = glist_entry(g, struct config_node, node);
 		const struct dc_param *param;
 

@@ -97,13 +97,15 @@ static void put_export(struct text *t, struct dcf_export *e)
 	dc_export_stats(e->budget, &s);
 	put(t, ",\"path\":");
 	put_string(t, s.path);
-	put(t, ",\"dirty\":%" PRIu64 ",\"writeback\":%" PRIu64 ",\"reserved\":%" PRIu64
-	       ",\"used\":%" PRIu64,
+	put(t,
+	    ",\"dirty\":%" PRIu64 ",\"writeback\":%" PRIu64 ",\"reserved\":%" PRIu64
+	    ",\"used\":%" PRIu64,
 	    s.dirty, s.writeback, s.reserved, s.used);
 	put(t, ",\"files\":%" PRIu64 ",\"dirty_files\":%" PRIu64 ",\"unsynced_files\":%" PRIu64,
 	    s.files, s.dirty_files, s.unsynced_files);
-	put(t, ",\"parked\":%" PRIu64 ",\"parked_bytes\":%" PRIu64 ",\"parked_connections\":%" PRIu64
-	       ",\"held_connections\":%" PRIu64,
+	put(t,
+	    ",\"parked\":%" PRIu64 ",\"parked_bytes\":%" PRIu64 ",\"parked_connections\":%" PRIu64
+	    ",\"held_connections\":%" PRIu64,
 	    s.parked, s.parked_bytes, s.parked_connections, s.held);
 	for (int c = 0; c < DC_NR_COUNTERS; c++)
 		put(t, ",\"%s\":%" PRIu64, dc_counter_info[c].name, s.counters[c]);
@@ -119,8 +121,9 @@ static void put_device(void *arg, const struct dc_device_stats *s)
 {
 	struct device_arg *a = arg;
 
-	put(a->t, "%s{\"dev\":\"%u:%u\",\"backend\":\"%s\",\"bandwidth\":%" PRIu64
-		  ",\"writeback\":%" PRIu64 ",\"window\":%" PRIu64 "}",
+	put(a->t,
+	    "%s{\"dev\":\"%u:%u\",\"backend\":\"%s\",\"bandwidth\":%" PRIu64
+	    ",\"writeback\":%" PRIu64 ",\"window\":%" PRIu64 "}",
 	    a->more ? "," : "", (unsigned int)(s->id >> 8 & 0xfff),
 	    (unsigned int)(s->id & 0xff) | (unsigned int)(s->id >> 12 & 0xfff00), s->backend,
 	    s->bandwidth, s->writeback, s->window);
@@ -135,8 +138,7 @@ static void put_stats(struct text *t)
 
 	put(t, "{\"version\":\"" DC_VERSION "\",\"exports\":[");
 	pthread_mutex_lock(&dcf.live_lock);
-	glist_for_each(g, &dcf.exports)
-	{
+	glist_for_each(g, &dcf.exports) {
 		if (more)
 			put(t, ",");
 		put_export(t, glist_entry(g, struct dcf_export, all));
@@ -229,8 +231,9 @@ int dcf_control_start(const char *path)
 	if (rc < 0 || listen(control.fd, 16) < 0 || pipe2(control.stop, O_CLOEXEC) < 0 ||
 	    pthread_create(&control.thread, NULL, control_thread, NULL) != 0) {
 		rc = -errno;
-		LogCrit(COMPONENT_FSAL, "dontcache: Control_Socket %s: %s; exports are served without",
-			path, strerror(errno));
+		LogCrit(COMPONENT_FSAL,
+			"dontcache: Control_Socket %s: %s; exports are served without", path,
+			strerror(errno));
 		if (control.fd >= 0)
 			close(control.fd);
 		control.fd = -1;

@@ -171,8 +171,8 @@ static fsal_status_t get_fs_dynamic_info(exp_t *x, struct fsal_obj_handle *h,
 	struct dcf_export *e = dcf_export(x);
 	fsal_status_t st;
 
-	DCF_SUB(e, st = x->sub_export->exp_ops.get_fs_dynamic_info(x->sub_export,
-								    dcf_obj(h)->sub, info));
+	DCF_SUB(e, st = x->sub_export->exp_ops.get_fs_dynamic_info(x->sub_export, dcf_obj(h)->sub,
+								   info));
 	return st;
 }
 

@@ -26,7 +26,7 @@ struct gate {
 	struct xp_ops ops; /* what xprt->xp_ops points to */
 	struct xp_ops *own;
 	SVCXPRT *xprt;
-	uint64_t wrote; /* second of its last write; atomic */
+	uint64_t wrote;	      /* second of its last write; atomic */
 	pthread_mutex_t lock; /* a leaf */
 	/* under lock */
 	int shut;	     /* holds minus opens; an open may overtake its hold */

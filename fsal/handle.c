@@ -162,7 +162,8 @@ PASSES(fsal_status_t, lock_op2,
        (obj_t * h, struct state_t *state, void *owner, fsal_lock_op_t op, fsal_lock_param_t *want,
 	fsal_lock_param_t *conflict),
        lock_op2(SUB(h), state, owner, op, want, conflict))
-PASSES(fsal_status_t, lease_op2, (obj_t * h, struct state_t *state, void *owner, fsal_deleg_t deleg),
+PASSES(fsal_status_t, lease_op2,
+       (obj_t * h, struct state_t *state, void *owner, fsal_deleg_t deleg),
        lease_op2(SUB(h), state, owner, deleg))
 PASSES(fsal_status_t, close2, (obj_t * h, struct state_t *state), close2(SUB(h), state))
 PASSES(bool, is_referral, (obj_t * h, attrs_t *attrs, bool cache),

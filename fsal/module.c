@@ -132,8 +132,7 @@ static void announce(struct dcf_export *e, const char *path, const char *what)
 			 dc_size_text(p->parked_bytes, c));
 }
 
-static fsal_status_t create_export(struct fsal_module *m, void *node,
-				   struct config_error_type *err,
+static fsal_status_t create_export(struct fsal_module *m, void *node, struct config_error_type *err,
 				   const struct fsal_up_vector *up_ops)
 {
 	const char *path = CTX_FULLPATH(op_ctx);
@@ -211,7 +210,8 @@ static fsal_status_t update(struct fsal_module *m, void *node, struct config_err
 	sub = conf.subfsal.name ? lookup_fsal(conf.subfsal.name) : NULL;
 	if (!sub)
 		return fsalstat(ERR_FSAL_INVAL, EINVAL);
-	status = sub->m_ops.update_export(sub, conf.subfsal.fsal_node, err, original->sub_export, m);
+	status =
+		sub->m_ops.update_export(sub, conf.subfsal.fsal_node, err, original->sub_export, m);
 	fsal_put(sub);
 	if (FSAL_IS_ERROR(status))
 		return status;

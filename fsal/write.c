@@ -198,6 +198,7 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 			st = sub_commit(r->e, r->h);
 		if (FSAL_IS_ERROR(st) && r->file && len > 0)
 			dc_file_error(r->file, st.minor ? -abs(st.minor) : -EIO);
+		dc_count_write_through(r->e->budget);
 		dc_unreserve(r->e->budget, r->pages);
 	}
 	io->fsal_stable = r->stable && !FSAL_IS_ERROR(st);
@@ -276,8 +277,7 @@ static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_
 	pinned = file && pin(e, dcf_obj(h), file);
 	pages = pinned ? dc_write_need(file, io->offset, len) : dc_write_pages(io->offset, len);
 	if (dc_admit(e->budget, pages)) {
-		write_through(e, h, bypass, done_cb, io, arg, file, pinned, pages,
-			      dcf_client_id());
+		write_through(e, h, bypass, done_cb, io, arg, file, pinned, pages, dcf_client_id());
 		return;
 	}
 	/* It may wait long, and what is cached then is another matter: unpin, and have it admitted

@@ -20,8 +20,7 @@ int dc_plain_sync(struct dc_backend *be, int fd)
 int dc_plain_writeback(struct dc_backend *be, int fd, uint64_t offset, uint64_t len)
 {
 	(void)be;
-	return sync_file_range(fd, (off64_t)offset, (off64_t)len, DC_STRICT) < 0 ? -errno
-											  : 0;
+	return sync_file_range(fd, (off64_t)offset, (off64_t)len, DC_STRICT) < 0 ? -errno : 0;
 }
 
 void dc_plain_drop(struct dc_backend *be, int fd, uint64_t offset, uint64_t len)

@@ -10,8 +10,7 @@ struct dc_cachestat;
 
 /* All three sync_file_range(2) flags: only together do they write pages that were dirtied again
  * while under writeback, instead of skipping them. */
-#define DC_STRICT                                                                                  \
-	(SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER)
+#define DC_STRICT (SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER)
 #define DC_START SYNC_FILE_RANGE_WRITE
 #define DC_WAIT SYNC_FILE_RANGE_WAIT_BEFORE
 

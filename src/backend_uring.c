@@ -20,14 +20,15 @@
 #include "util.h"
 
 #define RING_ENTRIES 256
-#define WORKERS 16 /* turns in flight are few and long: 8 keep any device busy, drops need some too */
+#define WORKERS                                                                                    \
+	16 /* turns in flight are few and long: 8 keep any device busy, drops need some too */
 
 struct uring {
 	struct dc_backend be;
 	struct io_uring ring;
 	int event_fd;
-	uint64_t event; /* what the ring reads from event_fd */
-	bool armed;	/* that read is in the ring */
+	uint64_t event;	   /* what the ring reads from event_fd */
+	bool armed;	   /* that read is in the ring */
 	bool skip_success; /* the kernel can do without a completion for a start */
 	struct dc_op *done;
 };

@@ -174,6 +174,11 @@ bool dc_export_free(struct dc_export *exp, uint64_t timeout_ns)
 	return true;
 }
 
+void dc_count_write_through(struct dc_export *exp)
+{
+	dc_count(exp, DC_CTR_WRITE_THROUGH, 1);
+}
+
 bool dc_export_has_dirty(struct dc_export *exp)
 {
 	return dc_dirty_pages(exp) > 0;
@@ -194,8 +199,8 @@ void dc_export_stats(struct dc_export *exp, struct dc_export_stats *st)
 	for (unsigned int i = 0; i < exp->nr_slots; i++) {
 		stash += atomic_load(&exp->slots[i].stash);
 		for (int c = 0; c < DC_NR_COUNTERS; c++)
-			st->counters[c] += atomic_load_explicit(&exp->slots[i].ctr[c],
-								memory_order_relaxed);
+			st->counters[c] +=
+				atomic_load_explicit(&exp->slots[i].ctr[c], memory_order_relaxed);
 	}
 	dirty = dc_dirty_pages(exp);
 	wb = atomic_load(&exp->writeback);

@@ -285,7 +285,8 @@ bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than)
 		pthread_mutex_lock(&eng->idle_lock);
 		file = TAILQ_FIRST(&eng->idle);
 		left = file != NULL;
-		if (file && file->idle_since > older_than && eng->nr_idle <= eng->opt.max_open_files)
+		if (file && file->idle_since > older_than &&
+		    eng->nr_idle <= eng->opt.max_open_files)
 			file = NULL;
 		/* On the list, so it has not been freed: file_free() takes it off first. But its
 		 * last reference may be gone already; then file_free() closes the descriptor. */
@@ -332,8 +333,8 @@ static void note_writer(struct dc_file *file, uint64_t client)
 		if (i == file->nr_writers) {
 			if (file->nr_writers == file->cap_writers) {
 				file->cap_writers = file->cap_writers ? 2 * file->cap_writers : 1;
-				file->writers = dc_realloc(file->writers,
-							   file->cap_writers * sizeof(*w));
+				file->writers =
+					dc_realloc(file->writers, file->cap_writers * sizeof(*w));
 				w = file->writers;
 			}
 			file->nr_writers++;
@@ -503,8 +504,8 @@ void dc_file_truncated(struct dc_file *file, uint64_t new_size, uint64_t seq)
 void dc_file_punched(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t seq)
 {
 	uint64_t first = (offset + DC_PAGE_SIZE - 1) >> DC_PAGE_SHIFT;
-	uint64_t end = offset + len < offset ? UINT64_MAX >> DC_PAGE_SHIFT
-					     : (offset + len) >> DC_PAGE_SHIFT;
+	uint64_t end = offset + len < offset ? UINT64_MAX >> DC_PAGE_SHIFT :
+					       (offset + len) >> DC_PAGE_SHIFT;
 
 	if (first < end)
 		cancel(file, first, end - 1, seq);

@@ -20,10 +20,10 @@
 
 #include "internal.h"
 
-#define TICK_NS (250 * DC_NS_PER_MS)	/* how exact ages are */
-#define AWAKE_NS (2 * DC_NS_PER_S)	/* ticks go on so long after the last work */
-#define IDLE_FD_NS (5 * DC_NS_PER_S)	/* an unused descriptor is closed after this */
-#define SYNCS_MAX 4			/* quiet files being fdatasync'ed at once */
+#define TICK_NS (250 * DC_NS_PER_MS) /* how exact ages are */
+#define AWAKE_NS (2 * DC_NS_PER_S)   /* ticks go on so long after the last work */
+#define IDLE_FD_NS (5 * DC_NS_PER_S) /* an unused descriptor is closed after this */
+#define SYNCS_MAX 4		     /* quiet files being fdatasync'ed at once */
 
 void dc_device_wake(struct dc_device *dev)
 {
@@ -557,8 +557,7 @@ void *dc_flusher_thread(void *arg)
 		dc_device_poll(dev, deep ? -1 : (int64_t)TICK_NS);
 		atomic_store(&dev->deep_sleep, false);
 		deep = dev->in_flight == 0 && dev->syncs_in_flight == 0 &&
-		       TAILQ_EMPTY(&dev->active) &&
-		       dc_now(dev->eng) - dev->last_work > AWAKE_NS;
+		       TAILQ_EMPTY(&dev->active) && dc_now(dev->eng) - dev->last_work > AWAKE_NS;
 		if (deep) {
 			/* Announced before the last look, so that a file that becomes dirty now
 			 * either is seen by this tick or wakes the wait. */

@@ -49,8 +49,7 @@ uint64_t dc_write_need(struct dc_file *file, uint64_t offset, uint64_t len)
 	return last - first + 1;
 }
 
-void dc_inflation_ask(struct dc_file *file, uint64_t offset, uint64_t len,
-		      struct dc_inflation *in)
+void dc_inflation_ask(struct dc_file *file, uint64_t offset, uint64_t len, struct dc_inflation *in)
 {
 	struct dc_backend *be = file->exp->dev->be;
 	uint64_t window = offset >> DC_WINDOW_SHIFT;

@@ -42,10 +42,10 @@ struct dc_turn {
 	enum { DC_TURN_WRITEBACK, DC_TURN_DROP, DC_TURN_SYNC } kind;
 	struct dc_file *file; /* referenced, its descriptor pinned */
 	enum dc_reason reason;
-	uint64_t id;	      /* per file, ascending */
-	uint64_t pages;	      /* moved from dirty to writeback */
-	uint64_t sync_seq;    /* DC_TURN_SYNC: write_seq when it began */
-	struct dc_runs {      /* whole windows that the turn cleaned, as [first, end) windows */
+	uint64_t id;	   /* per file, ascending */
+	uint64_t pages;	   /* moved from dirty to writeback */
+	uint64_t sync_seq; /* DC_TURN_SYNC: write_seq when it began */
+	struct dc_runs {   /* whole windows that the turn cleaned, as [first, end) windows */
 		struct {
 			uint64_t first, end;
 		} * run;
@@ -327,8 +327,7 @@ struct dc_inflation {
 };
 
 /** Asks the kernel about the windows that a write touched. Nothing locked, descriptor pinned. */
-void dc_inflation_ask(struct dc_file *file, uint64_t offset, uint64_t len,
-		      struct dc_inflation *in);
+void dc_inflation_ask(struct dc_file *file, uint64_t offset, uint64_t len, struct dc_inflation *in);
 /** Claims what the kernel counts beyond our claims, up to `max` pages; file->lock held. */
 uint64_t dc_inflation_claim_locked(struct dc_file *file, const struct dc_inflation *in,
 				   uint64_t max);

@@ -28,8 +28,8 @@ const struct dc_param dc_params_table[] = {
 	  AT(dirty_bytes), true,
 	  "Hard limit on this export's dirty + writeback bytes in the page cache. A write that "
 	  "would pass it is parked: its reply waits, no server thread does." },
-	{ "Dirty_Background_Bytes", DC_T_BYTES, "bytes", 0, 16 * TiB, 0,
-	  AT(dirty_background_bytes), true,
+	{ "Dirty_Background_Bytes", DC_T_BYTES, "bytes", 0, 16 * TiB, 0, AT(dirty_background_bytes),
+	  true,
 	  "Dirty level at which the flusher is kicked, and down to which it writes. 0: a quarter of "
 	  "Dirty_Bytes. Must be below Dirty_Bytes." },
 	{ "Dirty_Expire_Centisecs", DC_T_NUMBER, "centiseconds", 10, 360000, 1000,
@@ -166,8 +166,10 @@ static void allowed(const struct dc_param *param, char *buf, size_t len)
 
 	switch (param->type) {
 	case DC_T_BYTES:
-		snprintf(buf, len, "%s to %s bytes; K, M, G and T are understood, the value then "
-			 "in quotes", dc_size_text(param->min, a), dc_size_text(param->max, b));
+		snprintf(buf, len,
+			 "%s to %s bytes; K, M, G and T are understood, the value then "
+			 "in quotes",
+			 dc_size_text(param->min, a), dc_size_text(param->max, b));
 		break;
 	case DC_T_NUMBER:
 		snprintf(buf, len, "%" PRIu64 " to %" PRIu64 " %s", param->min, param->max,
@@ -282,17 +284,21 @@ int dc_params_check(const struct dc_params *p, const struct dc_machine *m,
 	}
 	if (m->kernel_dirty && p->dirty_bytes > m->kernel_dirty) {
 		snprintf(msg, sizeof(msg),
-			 "Dirty_Bytes = %s is above the kernel's own limit of about %" PRIu64 " MiB "
+			 "Dirty_Bytes = %s is above the kernel's own limit of about %" PRIu64
+			 " MiB "
 			 "(vm.dirty_bytes or vm.dirty_ratio): the kernel will stop writers first, in "
-			 "server threads. Suggested: at most %" PRIu64 " MiB, or raise vm.dirty_bytes",
+			 "server threads. Suggested: at most %" PRIu64
+			 " MiB, or raise vm.dirty_bytes",
 			 dc_size_text(p->dirty_bytes, a), m->kernel_dirty >> 20,
 			 m->kernel_dirty >> 21);
 		say(arg, false, limit, msg);
 	} else if (m->kernel_dirty_background && bg > m->kernel_dirty_background) {
 		snprintf(msg, sizeof(msg),
 			 "Dirty_Background_Bytes = %s is above the kernel's own background level of "
-			 "about %" PRIu64 " MiB (vm.dirty_background_bytes or _ratio): the kernel's "
-			 "flusher will start before this export's. Suggested: at most %" PRIu64 " MiB",
+			 "about %" PRIu64
+			 " MiB (vm.dirty_background_bytes or _ratio): the kernel's "
+			 "flusher will start before this export's. Suggested: at most %" PRIu64
+			 " MiB",
 			 dc_size_text(bg, a), m->kernel_dirty_background >> 20,
 			 m->kernel_dirty_background >> 20);
 		say(arg, false, level, msg);

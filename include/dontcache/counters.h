@@ -45,7 +45,7 @@ enum dc_counter {
 #define X(id, name, unit, help) DC_CTR_##id,
 	DC_COUNTERS(X)
 #undef X
-	DC_NR_COUNTERS
+		DC_NR_COUNTERS
 };
 
 struct dc_counter_info {

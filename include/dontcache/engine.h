@@ -51,7 +51,7 @@ struct dc_engine_options {
 	unsigned int executors;	     /* per device, threads that run admitted waiters; 0: the
 				      * releaser's own */
 	unsigned int max_open_files; /* own descriptors kept open for idle files; 0: 1024 */
-	bool threads;		     /* false: no flusher thread, the owner calls dc_device_poll() */
+	bool threads; /* false: no flusher thread, the owner calls dc_device_poll() */
 };
 
 /** Makes an engine. `ops` and `host` must outlive it. */
@@ -227,6 +227,9 @@ bool dc_commit_is_free(struct dc_file *file, uint64_t client, int *err);
 int dc_commit(struct dc_file *file, uint64_t client);
 
 /* ---- what is going on ---- */
+
+/** Counts a write that the owner made durable at once for want of a descriptor. */
+void dc_count_write_through(struct dc_export *exp);
 
 struct dc_export_stats {
 	uint32_t id;

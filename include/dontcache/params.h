@@ -33,12 +33,12 @@ struct dc_params {
 enum dc_param_type { DC_T_BYTES, DC_T_NUMBER, DC_T_BOOL, DC_T_MODE };
 
 struct dc_param {
-	const char *name;	 /* as in the configuration file */
+	const char *name; /* as in the configuration file */
 	enum dc_param_type type;
 	const char *unit;
 	uint64_t min, max, def;
-	size_t offset;		 /* in struct dc_params */
-	bool live;		 /* may change while the export is served */
+	size_t offset; /* in struct dc_params */
+	bool live;     /* may change while the export is served */
 	const char *help;
 };
 
