@@ -7,7 +7,7 @@
  *   export.c   export operations and an export's life time
  *   handle.c   object operations that only pass down
  *   write.c    write2, commit2 and what shrinks files: where the engine comes in
- *   park.c     a write that waits, without a thread
+ *   request.c  a write that another thread carries out: parked, or left to the file's writer
  *   gate.c     a connection that is not read from
  *   ownfd.c    a file descriptor of our own for the sub-FSAL's file
  *   control.c  the Unix socket that answers with counters
@@ -114,7 +114,37 @@ uint64_t dcf_client_id(void);
  * no usable key. */
 struct dc_file *dcf_file(struct dcf_export *e, struct dcf_obj *o);
 
-/* park.c */
+/* request.c */
+
+struct dcf_request {
+	struct dc_waiter waiter; /* while parked */
+	struct dc_queued queued; /* while left to another writer of the file */
+	struct dcf_export *e;
+	struct fsal_obj_handle *h;
+	bool bypass;
+	fsal_async_cb done_cb;
+	struct fsal_io_arg *io;
+	void *caller_arg;
+	uint64_t client;
+	/* queued: admitted and pinned already */
+	struct dc_file *file;
+	uint64_t pages;
+	/* of the request's op context */
+	struct gsh_export *ctx_export;
+	struct user_cred creds;
+	struct export_perms perms;
+	struct gsh_client *gsh_client;
+	sockaddr_t *caller_addr;
+	uint32_t nfs_vers, nfs_minorvers;
+};
+
+/** What another thread needs to carry out this write; from the current op context. */
+struct dcf_request *dcf_request_new(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass,
+				    fsal_async_cb done_cb, struct fsal_io_arg *io,
+				    void *caller_arg);
+void dcf_request_free(struct dcf_request *r);
+/** Makes *ctx the op context, as the request's; end it with release_op_context(). */
+void dcf_request_context(struct dcf_request *r, struct req_op_context *ctx);
 
 /** Parks a write; answers it by itself if it cannot be. */
 void dcf_park(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass, fsal_async_cb done_cb,

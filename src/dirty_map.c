@@ -26,6 +26,8 @@
 
 #define INLINE_MAX 4
 #define ARRAY_MAX 512 /* 1 KiB to move at most, and a bitmap past it costs <= 16 bytes a page */
+#define BITMAP_MIN 256 /* becomes an array again with so few, or it would cost over 1%; not at ARRAY_MAX,
+			* or a writer and the flusher behind it would convert it to and fro */
 #define BITMAP_WORDS (CHUNK_PAGES / 64)
 #define LEAF_MAX 256
 
@@ -187,6 +189,26 @@ static void to_bitmap(struct dc_dirty_map *map, struct chunk *c)
 	map->mem_bytes += BITMAP_WORDS * sizeof(uint64_t);
 }
 
+static void to_array(struct dc_dirty_map *map, struct chunk *c)
+{
+	uint32_t cap = array_cap(c->card), n = 0;
+	uint16_t *arr = dc_zalloc(cap * sizeof(*arr));
+
+	for (uint32_t w = 0; w < BITMAP_WORDS && n < c->card; w++)
+		for (uint64_t m = c->bits[w]; m; m &= m - 1)
+			arr[n++] = (uint16_t)(w * 64 + __builtin_ctzll(m));
+	chunk_free(map, c);
+	if (c->card <= INLINE_MAX) {
+		c->kind = INLINE;
+		memcpy(c->in, arr, c->card * sizeof(*arr));
+		free(arr);
+		return;
+	}
+	c->kind = ARRAY;
+	c->arr = arr;
+	map->mem_bytes += cap * sizeof(*arr);
+}
+
 /* Makes the numbers of a thin chunk: [0, lo) kept, `add` numbers from `first`, [hi, card) kept. */
 static void splice(struct dc_dirty_map *map, struct chunk *c, uint32_t lo, uint32_t hi,
 		   uint32_t first, uint32_t add)
@@ -249,10 +271,10 @@ static uint32_t chunk_clear(struct dc_dirty_map *map, struct chunk *c, uint32_t 
 	uint32_t lo, hi, n;
 
 	if (c->kind == BITMAP) {
-		/* Stays a bitmap until it is empty: a streaming writer and the flusher behind it
-		 * would otherwise convert it to and fro. */
 		n = bits_clear(c->bits, first, last);
 		c->card -= n;
+		if (c->card > 0 && c->card <= BITMAP_MIN)
+			to_array(map, c);
 		return n;
 	}
 	lo = lower_bound(numbers(c), c->card, first);

@@ -70,6 +70,8 @@ static struct dc_file *file_new(struct dc_export *exp, const void *key, size_t l
 	memcpy(file->key, key, len);
 	pthread_mutex_init(&file->lock, NULL);
 	pthread_cond_init(&file->cond, NULL);
+	pthread_mutex_init(&file->writers_lock, NULL);
+	file->queued_last = &file->queued;
 	dc_map_init(&file->map);
 	LIST_INIT(&file->turns);
 	file->fd = -1;
@@ -152,6 +154,8 @@ static void file_free(struct dc_file *file)
 		close(file->fd);
 	dc_map_clear(&file->map);
 	free(file->writers);
+	dc_assert(!file->writing && !file->queued);
+	pthread_mutex_destroy(&file->writers_lock);
 	pthread_cond_destroy(&file->cond);
 	pthread_mutex_destroy(&file->lock);
 	file->magic = 0;
@@ -447,7 +451,10 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 	dc_count(exp, DC_CTR_DIRTIED, added << DC_PAGE_SHIFT);
 	if (inflated)
 		dc_count(exp, DC_CTR_INFLATED, inflated << DC_PAGE_SHIFT);
-	if (!atomic_load_explicit(&exp->kicked, memory_order_relaxed) && over_background(exp))
+	/* Not only over the level: with writes parked, what was admitted before them and becomes dirty
+	 * only now stands in their way. */
+	if (!atomic_load(&exp->kicked) &&
+	    (atomic_load(&exp->contended) != 0 || over_background(exp)))
 		dc_kick(exp);
 }
 

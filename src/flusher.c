@@ -150,26 +150,18 @@ static bool overlaps_locked(struct dc_file *file, const struct dc_turn *turn)
 }
 
 /*
- * Pages may have been left dirty: the kernel's own flusher had them under writeback when they were
- * written again, and ours skipped them. Their claims are gone, so look (R3). What the map claims is
- * no concern, and a write that is not recorded yet may raise a false alarm, which costs one more
- * pass over the range.
+ * Is part of the range under writeback by the kernel's own flusher, or by an fdatasync? A page of it
+ * that was dirtied again would be skipped, and its claim is gone already (R3). Asked after the claims
+ * were taken: what comes under writeback later and is dirtied again then is claimed again as well.
  */
-static bool left_dirty(struct dc_device *dev, struct dc_turn *turn)
+static bool under_writeback(struct dc_device *dev, const struct dc_turn *turn)
 {
-	struct dc_file *file = turn->file;
 	struct dc_cachestat st;
-	uint64_t claimed;
 
-	if (turn->op.strict || !dev->be->ops->cachestat ||
-	    dev->be->ops->cachestat(dev->be, turn->op.fd, turn->op.offset, turn->op.len, &st) < 0 ||
-	    st.dirty == 0)
-		return false;
-	pthread_mutex_lock(&file->lock);
-	claimed = dc_map_count(&file->map, turn->op.offset >> DC_PAGE_SHIFT,
-			       ((turn->op.offset + turn->op.len) >> DC_PAGE_SHIFT) - 1);
-	pthread_mutex_unlock(&file->lock);
-	return st.dirty > claimed;
+	return !dev->be->ops->cachestat ||
+	       dev->be->ops->cachestat(dev->be, turn->op.fd, turn->op.offset, turn->op.len, &st) <
+		       0 ||
+	       st.writeback > 0;
 }
 
 /* Submits one turn. Returns false when the export needs none. */
@@ -217,6 +209,8 @@ static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now
 		turn_free(dev, turn);
 		return true;
 	}
+	if (!turn->op.strict)
+		turn->op.strict = under_writeback(dev, turn);
 	dc_bw_busy(&dev->bw, now);
 	dev->in_flight += take.pages;
 	exp->turns_in_flight++;
@@ -281,11 +275,6 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 	int res = turn->op.res;
 	bool drop;
 
-	if (res == 0 && left_dirty(dev, turn)) {
-		turn->op.strict = true;
-		dev->be->ops->submit(dev->be, &turn->op);
-		return;
-	}
 	if (res < 0 && refused(res)) {
 		/* The pages are still dirty in the kernel, so the claim must not end (R3): do it
 		 * the plain way, here, slow but right. */

@@ -9,7 +9,8 @@ sampler of the plugin's counters.
 
 DONTCACHE_TEST_MODE=stock (or buffered) in the environment runs a test against that mode instead:
 this shows whether a failure is ours. Tests of what only the plugin can do then skip.
-DONTCACHE_TEST_ASAN=1 runs it with the plugin of build/asan/plugins; any finding of the sanitizer is a failure.
+DONTCACHE_TEST_ASAN=1 runs it with the plugin of build/asan/plugins (or DONTCACHE_ASAN_PLUGIN_DIR); any finding
+of the sanitizer is a failure.
 DONTCACHE_TEST_FULL=1 uses the sizes of the specification where the default is a smaller one.
 """
 
@@ -116,7 +117,7 @@ class Bed:
 
 def under_asan():
     """Keywords for a server with the AddressSanitizer build of the plugin; skips where there is none."""
-    folder = os.path.join(paths.build_dir('asan'), 'plugins')
+    folder = os.environ.get('DONTCACHE_ASAN_PLUGIN_DIR') or os.path.join(paths.build_dir('asan'), 'plugins')
     requires(os.path.isfile(os.path.join(folder, 'libfsaldontcache.so')),
              'no plugin built with AddressSanitizer in build/asan/plugins')
     preload, env = asan_preload()

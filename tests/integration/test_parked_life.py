@@ -13,7 +13,7 @@ from harness.testing import main
 
 # One connection may park a sixteenth of Parked_Bytes before it is held back; here 48 writes are to be parked.
 TIGHT = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '1G', 'Dirty_Expire_Centisecs': 100}
-SLOW = 12 * MiB
+SLOW = 24 * MiB
 MANY = 32
 
 

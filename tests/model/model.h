@@ -19,6 +19,7 @@
 #ifndef MODEL_H
 #define MODEL_H
 
+#include <errno.h>
 #include <semaphore.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -41,12 +42,16 @@ struct mfile {
 	char path[96];
 	struct dc_file *file; /* our reference ("Ganesha's handle"), or NULL */
 	bool dead;	      /* unlinked: nobody is promised anything any more */
-	bool nameless;	      /* on disk: the engine will find out */
+	bool cancelled;	      /* the engine has found out, and ended its claims */
+	bool known;	      /* the engine's table has it */
 
 	version cache[NR_PAGES], sent[NR_PAGES], safe[NR_PAGES], lost[NR_PAGES], gone[NR_PAGES];
 	version recorded[NR_PAGES];	    /* last recorded write */
 	version of[NR_CLIENTS][NR_PAGES];   /* each client's last recorded write */
+	uint32_t of_seq[NR_CLIENTS][NR_PAGES]; /* and which of the file's records that was */
 	bool dirty[NR_PAGES];
+	unsigned int under_wb[NR_PAGES]; /* flights that the page is in: dirty again, it is skipped
+					  * by those that are not strict */
 	bool claim[NR_PAGES];
 	uint64_t claimed_at[NR_PAGES];
 	unsigned int unrecorded[NR_PAGES];  /* writes that are in the cache and not recorded */
@@ -56,19 +61,21 @@ struct mfile {
 	uint64_t record_seq;	/* recorded writes, counted */
 	uint64_t covered;	/* ... of which a successful sync knew when it began */
 	uint64_t client_seq[NR_CLIENTS]; /* record_seq of the last one */
-	bool must[NR_CLIENTS];	/* must be told of an error: it has lost something */
-	version must_since[NR_CLIENTS];
-	bool should[NR_CLIENTS]; /* the engine was given an error while it had uncommitted writes */
+	uint64_t must_seq[NR_CLIENTS]; /* its first record that an error took and that it was not
+					* told of; 0: none */
+	uint64_t should_seq[NR_CLIENTS]; /* its last record when the engine was given an error that
+					  * it was not told of; 0: none, or it had nothing uncommitted */
 	uint64_t errors;	/* that the engine was given */
 	uint64_t told[NR_CLIENTS];
 };
 
-/* An operation that the engine submitted. */
+/* An operation that the engine submitted; or (op NULL) writeback that the kernel began by itself. */
 struct mop {
 	struct dc_op *op;
 	struct mfile *mf;
 	uint64_t pages; /* claims it took over */
-	bool started, refused;
+	bool started, finished, refused;
+	bool *flight; /* pages that it has under writeback */
 	version *snap; /* DC_OP_SYNC: what was sent when it started */
 	uint64_t seq;  /* and record_seq */
 	struct mop *next;
@@ -80,7 +87,8 @@ struct mwrite {
 	enum write_state state;
 	struct mfile *mf;
 	unsigned int client;
-	uint64_t first, pages; /* what it will write */
+	uint64_t first, pages;	/* what it will write */
+	uint64_t offset, len, kept; /* what it really wrote: bytes, pages */
 	uint64_t reserved, inflate;
 	version ver;
 	struct dc_waiter w;
@@ -97,12 +105,9 @@ struct committer {
 	struct mfile *mf;
 	unsigned int client;
 	version *at_call; /* recorded[] when it was called */
-	version ver_at_call;
+	uint64_t seq_at_call;
 	int res;
-	/* in sync() */
-	version *snap;
-	uint64_t seq, take; /* claims taken over when the sync began */
-	uint64_t give_back; /* of a sync that is over, until the COMMIT returns */
+	uint64_t take; /* claims that its sync took over */
 };
 
 struct world {
@@ -119,13 +124,12 @@ struct world {
 	struct mop *ops; /* in the order of submission */
 	struct dc_op *done;
 	struct mwrite write[NR_WRITES];
-	struct committer co[NR_COMMITTERS];
 	struct committer *running; /* NULL: the main thread */
 	version ver;
 	uint64_t dice; /* of the operation being run: whether I/O fails and how */
 	bool automatic; /* operations start and end at once, without errors */
 	bool strict;	/* also lose pages of writes that are not recorded yet */
-	bool drop_allowed_dirty;
+	bool inflating; /* cachestat is asked about the folios of a write */
 	uint64_t flights; /* claims under writeback, by the reference */
 	uint64_t last_used;
 	uint64_t inflate_to; /* what cachestat says is dirty in a window; 0: nothing special */
@@ -133,6 +137,7 @@ struct world {
 };
 
 extern struct world *W;
+extern struct committer committers[NR_COMMITTERS];
 extern char model_dir[64];
 
 /* ---- world.c ---- */
@@ -144,6 +149,13 @@ void mfile_open(struct mfile *mf);   /* references it and gives it a descriptor,
 void claim_clear(struct mfile *mf, uint64_t first, uint64_t last);
 uint64_t claim_set(struct mfile *mf, uint64_t first, uint64_t last);
 void cache_write(struct mfile *mf, uint64_t first, uint64_t pages, version ver);
+/** Has the engine found out that the file is gone, and ended its claims? */
+void note_cancelled(struct mfile *mf, const struct dc_file *file);
+void kernel_flush(struct mfile *mf, uint64_t first, uint64_t end);
+/** What the device had, but not for good, is lost; the file has an error. */
+void device_forgets(struct mfile *mf);
+/** What cachestat(2) counts in [first, end). */
+uint64_t dirty_in(const struct mfile *mf, uint64_t first, uint64_t end);
 void op_start(struct mop *m);
 void op_finish(struct mop *m);
 void co_resume(struct committer *co);
@@ -159,6 +171,8 @@ void check_step(void);
 void check_commit(struct committer *co);
 /** An I/O error was handed to the engine. */
 void error_given(struct mfile *mf);
+/** All is over: whatever was promised must have been kept. */
+void check_end(void);
 
 #define check(cond, ...)                                                                           \
 	do {                                                                                       \

@@ -543,6 +543,30 @@ static void test_flusher_lets_parked_in(void **state)
 	finish();
 }
 
+/* What was admitted before a write was parked, and becomes dirty only after the flusher has gone to
+ * rest, stands in the parked one's way: it must be flushed now, not at some tick. */
+static void test_late_record_is_flushed_for_the_parked(void **state)
+{
+	struct rig *r = setup(8 * MiB, 6 * MiB);
+	struct dc_file *file = rig_file(r, 1);
+
+	(void)state;
+	rig_settle(r);
+	assert_true(dc_admit(r->exp, 255));
+	rig_begin(r, file);
+	r->exp->limit = 256; /* small enough for two writes to be in each other's way */
+	dc_sweep(r->exp);
+	dc_park(r->exp, &parked_new(1, 0, 1 * MiB)->w);
+	rig_settle(r); /* the flusher finds nothing dirty */
+	assert_int_equal(nr_run, 0);
+	dc_write_done(file, 0, 255 * PAGE, 255, 1);
+	rig_settle(r);
+	assert_int_equal(nr_run, 1);
+	dc_unreserve(r->exp, 256);
+	dc_file_put(file);
+	finish();
+}
+
 static void test_truncate_lets_parked_in(void **state)
 {
 	struct rig *r = setup(8 * MiB, 2 * MiB);
@@ -580,6 +604,7 @@ int main(void)
 		cmocka_unit_test(test_lower_limit_takes_the_stash),
 		cmocka_unit_test(test_smaller_limit_with_waiters),
 		cmocka_unit_test(test_flusher_lets_parked_in),
+		cmocka_unit_test(test_late_record_is_flushed_for_the_parked),
 		cmocka_unit_test(test_truncate_lets_parked_in),
 	};
 

@@ -15,6 +15,11 @@
 
 #define CHUNK 65536ULL
 
+/* One percent of the bytes tracked. Maps of fewer than 64 pages may need up to 64 bytes more: one
+ * pointer (8), one leaf (8 + 16) and one array (16) are there for the first page already, and one
+ * percent of a page is 40. */
+#define FIXED 64
+
 /* ---- the allocator's view: each block carries its size in front ---- */
 
 void *__real_calloc(size_t n, size_t size);
@@ -212,6 +217,7 @@ static void random_ops(unsigned int ops, int islands, unsigned int clear_percent
 		}
 		assert_int_equal(map.nr_pages, total);
 		assert_int_equal(map.mem_bytes, allocated);
+		assert_true(map.mem_bytes <= (total << DC_PAGE_SHIFT) / 100 + FIXED);
 		/* Questions about somewhere near, now and then about everything. */
 		first = island_base[isle] + some_offset();
 		last = first + some_length();
@@ -351,6 +357,38 @@ static void test_nth_when_fewer(void **state)
 	dc_map_clear(&map);
 }
 
+static void test_fill(void **state)
+{
+	struct dc_dirty_map map;
+	uint8_t has[600];
+
+	(void)state;
+	seed = 5;
+	dc_map_init(&map);
+	for (int round = 0; round < 2000; round++) {
+		uint64_t base = CHUNK - 300, first = rnd(600), last = first + rnd(600 - first);
+		uint64_t max = rnd(700), want = 0;
+
+		memset(has, 0, sizeof(has));
+		dc_map_clear(&map);
+		for (int i = 0; i < 10; i++) {
+			uint64_t a = rnd(600), b = a + rnd(dc_min_u64(600 - a, 60));
+
+			dc_map_set(&map, base + a, base + b);
+			memset(has + a, 1, b - a + 1);
+		}
+		for (uint64_t p = first; p <= last && want < max; p++) {
+			want += !has[p];
+			has[p] = 1;
+		}
+		assert_int_equal(dc_map_fill(&map, base + first, base + last, max), want);
+		for (uint64_t p = 0; p < 600; p++)
+			assert_int_equal(dc_map_count(&map, base + p, base + p), has[p]);
+	}
+	dc_map_clear(&map);
+	assert_int_equal(allocated, 0);
+}
+
 /* ---- memory ---- */
 
 static void report(const char *what, const struct dc_dirty_map *map, uint64_t fixed)
@@ -363,11 +401,6 @@ static void report(const char *what, const struct dc_dirty_map *map, uint64_t fi
 	assert_int_equal(map->mem_bytes, allocated);
 	assert_true(map->mem_bytes <= (map->nr_pages << DC_PAGE_SHIFT) / 100 + fixed);
 }
-
-/* One percent of the bytes tracked. Maps of fewer than 64 pages may need up to 64 bytes more: one
- * pointer (8), one leaf (8 + 16) and one array (16) are there for the first page already, and one
- * percent of a page is 40. */
-#define FIXED 64
 
 static void test_memory(void **state)
 {
@@ -414,6 +447,13 @@ static void test_memory(void **state)
 	report("one page every 256 MiB of 4 TiB, descending", &map, 0);
 	dc_map_clear(&map);
 
+	/* Written densely, then flushed but for one page in each 256 MiB. */
+	dc_map_set(&map, 0, tib / 64 - 1);
+	for (uint64_t p = 0; p < tib / 64; p += CHUNK)
+		dc_map_clear_range(&map, p + 1, p + CHUNK - 1);
+	report("what is left of 16 GiB: a page in 256 MiB", &map, 0);
+	dc_map_clear(&map);
+
 	for (int pages = 1; pages < 64; pages++) {
 		dc_map_clear(&map);
 		for (int i = 0; i < pages; i++) {
@@ -427,7 +467,6 @@ static void test_memory(void **state)
 	report("63 random pages of 1 TiB (64 bytes over allowed)", &map, FIXED);
 	dc_map_clear(&map);
 
-	/* One page in each of 1000 files' maps: 40 bytes each are one percent. */
 	dc_map_set(&map, 123, 123);
 	report("1 page", &map, FIXED);
 	dc_map_clear(&map);
@@ -439,7 +478,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_exhaustive_border), cmocka_unit_test(test_random),
 		cmocka_unit_test(test_many_chunks),	  cmocka_unit_test(test_nth_when_fewer),
-		cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_fill),		  cmocka_unit_test(test_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
