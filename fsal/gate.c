@@ -19,8 +19,14 @@
  * next one, a megabyte, would be in memory before the first could be parked and the gate shut. So
  * requests are received one at a time from each connection when a budget is nearly used up, and
  * when so many connections write that they keep every CPU busy anyhow.
+ *
+ * A held connection is not armed, so a client that vanishes would go unnoticed until a reply to it
+ * fails, which the RPC library does not survive without leaking the connection. Held sockets are
+ * therefore watched for a hang-up, and that opens the gate for good.
  */
 #include "fsal_dontcache.h"
+
+#include <sys/epoll.h>
 
 struct gate {
 	struct xp_ops ops; /* what xprt->xp_ops points to */
@@ -33,6 +39,10 @@ struct gate {
 	bool pending;	     /* an event came that has to wait; it keeps a reference to xprt */
 	int receiving;	     /* threads inside own->xp_recv */
 	uint64_t step_until; /* ns: one request at a time until then */
+	bool gone;	     /* the client hung up: nothing is held any more */
+	/* under watch_lock */
+	bool watched;		 /* keeps a reference to xprt */
+	struct glist_head watch; /* on watched */
 };
 
 #define SECOND 1000000000ULL
@@ -116,6 +126,8 @@ static void note_write(struct gate *g, uint64_t second)
 /* May an event be received now? If not, it waits. g->lock held. */
 static bool may_receive(struct gate *g)
 {
+	if (g->gone)
+		return true;
 	if (g->shut > 0)
 		return false;
 	return g->receiving == 0 || !(crowded() || dcf_now(NULL) < g->step_until);
@@ -176,6 +188,121 @@ static void *resume(void *arg)
 	return NULL;
 }
 
+/* Has an event that waited received now, if it may be. */
+static void reopen(struct gate *g)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	bool go;
+
+	pthread_mutex_lock(&g->lock);
+	go = g->pending && may_receive(g);
+	if (go) {
+		g->pending = false;
+		g->receiving++;
+	}
+	pthread_mutex_unlock(&g->lock);
+	if (!go)
+		return;
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	if (pthread_create(&thread, &attr, resume, g) != 0)
+		resume(g); /* late is better than never */
+	pthread_attr_destroy(&attr);
+}
+
+/* ---- watching held connections for a hang-up ---- */
+
+static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER; /* before gate.lock */
+static struct glist_head watched = GLIST_HEAD_INIT(watched);
+static int watch_fd = -1;
+
+static void *watch_thread(void *unused)
+{
+	struct epoll_event ev;
+
+	SetNameFunction("dc_watch");
+	for (;;) {
+		struct glist_head *at;
+		struct gate *g = NULL;
+
+		if (epoll_wait(watch_fd, &ev, 1, -1) <= 0)
+			continue;
+		/* The pointer is only compared: the gate may be gone by now. */
+		pthread_mutex_lock(&watch_lock);
+		glist_for_each(at, &watched) {
+			g = glist_entry(at, struct gate, watch);
+			if (g == ev.data.ptr)
+				break;
+			g = NULL;
+		}
+		if (g) {
+			pthread_mutex_lock(&g->lock);
+			g->gone = true;
+			pthread_mutex_unlock(&g->lock);
+			SVC_REF(g->xprt, SVC_REF_FLAG_NONE);
+		}
+		pthread_mutex_unlock(&watch_lock);
+		if (g) {
+			SVCXPRT *xprt = g->xprt;
+
+			reopen(g);
+			SVC_RELEASE(xprt, SVC_RELEASE_FLAG_NONE);
+		}
+	}
+	return unused;
+}
+
+/* Best effort: without a watch a hang-up is noticed when the gate opens. */
+static void watch(struct gate *g)
+{
+	struct epoll_event ev = { .events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = g };
+	pthread_t thread;
+	bool shut;
+
+	pthread_mutex_lock(&watch_lock);
+	if (watch_fd < 0) {
+		watch_fd = epoll_create1(EPOLL_CLOEXEC);
+		if (watch_fd >= 0 && pthread_create(&thread, NULL, watch_thread, NULL) == 0) {
+			pthread_detach(thread);
+		} else if (watch_fd >= 0) {
+			close(watch_fd);
+			watch_fd = -1;
+		}
+	}
+	/* It may have been opened meanwhile, and then nobody would end the watch. */
+	pthread_mutex_lock(&g->lock);
+	shut = g->shut > 0;
+	pthread_mutex_unlock(&g->lock);
+	if (shut && watch_fd >= 0 && !g->watched &&
+	    epoll_ctl(watch_fd, EPOLL_CTL_ADD, g->xprt->xp_fd, &ev) == 0) {
+		SVC_REF(g->xprt, SVC_REF_FLAG_NONE);
+		g->watched = true;
+		glist_add_tail(&watched, &g->watch);
+	}
+	pthread_mutex_unlock(&watch_lock);
+}
+
+static void unwatch(struct gate *g)
+{
+	SVCXPRT *xprt = g->xprt;
+	bool was;
+
+	pthread_mutex_lock(&watch_lock);
+	was = g->watched;
+	if (was) {
+		/* Fails harmlessly if the socket is closed already. */
+		epoll_ctl(watch_fd, EPOLL_CTL_DEL, xprt->xp_fd, NULL);
+		glist_del(&g->watch);
+		g->watched = false;
+	}
+	pthread_mutex_unlock(&watch_lock);
+	if (was)
+		SVC_RELEASE(xprt, SVC_RELEASE_FLAG_NONE);
+}
+
+/* ---- holding ---- */
+
 void *dcf_gate_connection(void)
 {
 	nfs_request_t *req;
@@ -201,6 +328,7 @@ void dcf_gate_hold(void *connection)
 	pthread_mutex_lock(&g->lock);
 	g->shut++;
 	pthread_mutex_unlock(&g->lock);
+	watch(g);
 }
 
 void dcf_gate_install(void)
@@ -232,9 +360,6 @@ void dcf_gate_write(bool near_limit)
 void dcf_gate_open(void *unused, void *connection)
 {
 	struct gate *g;
-	pthread_attr_t attr;
-	pthread_t thread;
-	bool go;
 
 	(void)unused;
 	if (!can_hold(connection))
@@ -242,17 +367,7 @@ void dcf_gate_open(void *unused, void *connection)
 	g = gate_of(connection);
 	pthread_mutex_lock(&g->lock);
 	g->shut--;
-	go = g->pending && may_receive(g);
-	if (go) {
-		g->pending = false;
-		g->receiving++;
-	}
 	pthread_mutex_unlock(&g->lock);
-	if (!go)
-		return;
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	if (pthread_create(&thread, &attr, resume, g) != 0)
-		resume(g); /* late is better than never */
-	pthread_attr_destroy(&attr);
+	unwatch(g);
+	reopen(g);
 }
