@@ -29,6 +29,7 @@ struct relay {
 	struct dc_file *file; /* referenced by the relay; NULL: not accounted */
 	uint64_t pages;
 	uint64_t client;
+	uint64_t errors; /* recorded in the file before the write */
 	bool pinned;
 	bool stable;
 };
@@ -180,7 +181,7 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 	(void)sub;
 	op_ctx->fsal_export = &r->e->export;
 	if (r->pinned) {
-		dc_write_done(r->file, io->offset, len, r->pages, r->client);
+		dc_write_done(r->file, io->offset, len, r->pages, r->client, r->errors);
 		if (r->stable && len > 0) {
 			/* Dirty or unsynced, so the descriptor is there to be pinned again. */
 			int err = pin(r->e, dcf_obj(r->h), r->file) ? 0 : -EIO;
@@ -220,6 +221,7 @@ static void write_through(struct dcf_export *e, obj_t *h, bool bypass, fsal_asyn
 	r->pages = pages;
 	r->client = client;
 	r->pinned = pinned;
+	r->errors = pinned ? dc_file_errors(file) : 0;
 	r->stable = io->fsal_stable;
 	io->fsal_stable = false;
 	DCF_SUB(e, o->sub->obj_ops->write2(o->sub, bypass, write_done, io, r));

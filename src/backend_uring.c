@@ -27,14 +27,16 @@ struct uring {
 	struct dc_backend be;
 	struct io_uring ring;
 	int event_fd;
-	uint64_t event;	   /* what the ring reads from event_fd */
-	bool armed;	   /* that read is in the ring */
-	bool skip_success; /* the kernel can do without a completion for a start */
+	uint64_t event; /* what the ring reads from event_fd */
+	bool armed;	/* that read is in the ring */
 	struct dc_op *done;
 };
 
-/* User data of completions that carry nothing. */
-static char event_tag, start_tag;
+/* User data of the completion that carries nothing. */
+static _Alignas(8) char event_tag;
+
+/* And of the first half of an operation of two: the operation, marked. */
+#define FIRST_HALF 1UL
 
 /* A place in the submission queue, with `after` more behind it that need no submission between. */
 static struct io_uring_sqe *get_sqe(struct uring *u, unsigned int after)
@@ -56,6 +58,7 @@ static void uring_submit(struct dc_backend *be, struct dc_op *op)
 	struct uring *u = (struct uring *)be;
 	struct io_uring_sqe *sqe = get_sqe(u, 1);
 
+	op->res = 0;
 	switch (op->kind) {
 	case DC_OP_WRITEBACK:
 		if (op->strict) {
@@ -63,11 +66,13 @@ static void uring_submit(struct dc_backend *be, struct dc_op *op)
 						      DC_STRICT);
 			break;
 		}
-		/* Linked: the wait begins when the start has returned. If that failed, the wait is
-		 * cancelled, and so is the operation as a whole. */
+		/* Linked: the wait begins when the start has returned. Its failure must not be lost,
+		 * since a file system may tell it to nobody else; and the kernel neither breaks the
+		 * link for it nor takes it for a failure where successes are to be passed over in
+		 * silence (IOSQE_CQE_SKIP_SUCCESS). */
 		io_uring_prep_sync_file_range(sqe, op->fd, short_len(op), op->offset, DC_START);
-		sqe->flags |= IOSQE_IO_LINK | (u->skip_success ? IOSQE_CQE_SKIP_SUCCESS : 0);
-		io_uring_sqe_set_data(sqe, &start_tag);
+		sqe->flags |= IOSQE_IO_LINK;
+		io_uring_sqe_set_data64(sqe, (uintptr_t)op | FIRST_HALF);
 		sqe = get_sqe(u, 0);
 		io_uring_prep_sync_file_range(sqe, op->fd, short_len(op), op->offset, DC_WAIT);
 		break;
@@ -88,14 +93,18 @@ static void reap(struct uring *u)
 
 	io_uring_for_each_cqe(&u->ring, head, cqe)
 	{
-		void *data = io_uring_cqe_get_data(cqe);
-		struct dc_op *op = data;
+		uintptr_t data = io_uring_cqe_get_data64(cqe);
+		struct dc_op *op = (struct dc_op *)(data & ~FIRST_HALF);
 
 		n++;
-		if (data == &event_tag) {
+		if (data == (uintptr_t)&event_tag) {
 			u->armed = false;
-		} else if (data != &start_tag) {
+		} else if (data & FIRST_HALF) {
 			op->res = cqe->res;
+		} else {
+			/* A failed start counts, unless the wait has an error of its own. */
+			if (op->res >= 0 || (cqe->res < 0 && cqe->res != -ECANCELED))
+				op->res = cqe->res;
 			op->next = u->done;
 			u->done = op;
 		}
@@ -195,7 +204,6 @@ struct dc_backend *dc_backend_uring(int *err)
 	}
 	/* Best effort: without it the kernel's default (4 per CPU) holds. */
 	io_uring_register_iowq_max_workers(&u->ring, workers);
-	u->skip_success = u->ring.features & IORING_FEAT_CQE_SKIP;
 	u->be.ops = &uring_ops;
 	return &u->be;
 }

@@ -26,8 +26,9 @@
 
 #define INLINE_MAX 4
 #define ARRAY_MAX 512 /* 1 KiB to move at most, and a bitmap past it costs <= 16 bytes a page */
-#define BITMAP_MIN 256 /* becomes an array again with so few, or it would cost over 1%; not at ARRAY_MAX,
-			* or a writer and the flusher behind it would convert it to and fro */
+/* A bitmap with so few becomes an array again, or it would cost over 1%; not at ARRAY_MAX, or a
+ * writer and the flusher behind it would convert it to and fro. */
+#define BITMAP_MIN 256
 #define BITMAP_WORDS (CHUNK_PAGES / 64)
 #define LEAF_MAX 256
 
@@ -461,8 +462,8 @@ static void chunk_remove(struct dc_dirty_map *map, uint32_t li, uint32_t ci)
 		memmove(map->leaves + li, map->leaves + li + 1,
 			(map->nr_leaves - li) * sizeof(leaf));
 	} else if (leaf_cap(leaf->nr) != cap) {
-		map->leaves[li] = dc_realloc(leaf, leaf_bytes(leaf_cap(leaf->nr)));
 		map->mem_bytes -= leaf_bytes(cap) - leaf_bytes(leaf_cap(leaf->nr));
+		map->leaves[li] = dc_realloc(leaf, leaf_bytes(leaf_cap(leaf->nr)));
 	}
 }
 

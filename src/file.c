@@ -320,6 +320,16 @@ bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than)
 
 /* ---- recording ---- */
 
+static void owe_locked(struct dc_file *file, struct dc_writer *w, int err)
+{
+	if (w->err == 0)
+		w->err = err;
+	if (!file->holds_error_ref) {
+		file->holds_error_ref = true;
+		dc_file_hold(file);
+	}
+}
+
 static void note_writer(struct dc_file *file, uint64_t client)
 {
 	struct dc_writer *w = file->writers;
@@ -408,8 +418,13 @@ static bool over_background(struct dc_export *exp)
 	return used > bg + wb && dc_dirty_pages(exp) > bg;
 }
 
+uint64_t dc_file_errors(struct dc_file *file)
+{
+	return atomic_load(&file->errors);
+}
+
 void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t reserved,
-		   uint64_t client)
+		   uint64_t client, uint64_t errors)
 {
 	struct dc_export *exp = file->exp;
 	struct dc_inflation in = { 0 };
@@ -429,6 +444,8 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 		added += inflated;
 		file->write_seq++;
 		note_writer(file, client);
+		if (atomic_load(&file->errors) != errors)
+			owe_locked(file, &file->writers[file->last_writer], file->last_error);
 		if (!file->holds_sync_ref) {
 			file->holds_sync_ref = true;
 			dc_file_hold(file);
@@ -581,14 +598,12 @@ void dc_error_locked(struct dc_file *file, int err)
 
 	dc_assert(err < 0);
 	for (uint32_t i = 0; i < file->nr_writers; i++) {
-		if (file->writers[i].seq > file->synced_seq && file->writers[i].err == 0)
-			file->writers[i].err = err;
+		if (file->writers[i].seq > file->synced_seq)
+			owe_locked(file, &file->writers[i], err);
 		owed += file->writers[i].err != 0;
 	}
-	if (owed && !file->holds_error_ref) {
-		file->holds_error_ref = true;
-		dc_file_hold(file);
-	}
+	atomic_fetch_add(&file->errors, 1);
+	file->last_error = err;
 	atomic_fetch_add(&exp->error_generation, 1);
 	dc_count(exp, DC_CTR_ERRORS, 1);
 	pthread_mutex_lock(&exp->lock);

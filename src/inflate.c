@@ -40,11 +40,17 @@ uint64_t dc_write_need(struct dc_file *file, uint64_t offset, uint64_t len)
 	struct dc_backend *be = file->exp->dev->be;
 	uint64_t first = offset >> DC_PAGE_SHIFT;
 	uint64_t last = (offset + len - 1) >> DC_PAGE_SHIFT;
+	bool left = first % DC_WINDOW_PAGES != 0, right = (last + 1) % DC_WINDOW_PAGES != 0;
 	int fd = file->fd; /* pinned: it does not change */
+	struct dc_cachestat st;
 
-	if (be->ops->cachestat &&
-	    ((first % DC_WINDOW_PAGES != 0 && page_cached(be, fd, first)) ||
-	     ((last + 1) % DC_WINDOW_PAGES != 0 && page_cached(be, fd, last))))
+	/* A stream finds nothing cached where it goes, and whole windows hold whole folios. */
+	if (!be->ops->cachestat || (!left && !right) ||
+	    be->ops->cachestat(be, fd, first << DC_PAGE_SHIFT, (last - first + 1) << DC_PAGE_SHIFT,
+			       &st) < 0 ||
+	    st.cached == 0)
+		return last - first + 1;
+	if ((left && page_cached(be, fd, first)) || (right && page_cached(be, fd, last)))
 		return dc_write_windows(offset, len);
 	return last - first + 1;
 }

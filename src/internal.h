@@ -96,6 +96,8 @@ struct dc_file {
 			      * that was forgotten is never taken for synced */
 	uint64_t synced_seq; /* write_seq as read before a successful fdatasync began */
 	bool syncing;
+	_Atomic uint64_t errors; /* recorded, ever; grows under lock */
+	int last_error;		 /* -errno of the last one */
 
 	struct dc_writer *writers;
 	uint32_t nr_writers, cap_writers, last_writer;

@@ -24,7 +24,7 @@ const struct dc_param dc_params_table[] = {
 	  "What a write does. buffered: the sub-FSAL's write and nothing else, the control in every "
 	  "comparison. dontcache: the sub-FSAL's write, counted against the budget below, written "
 	  "back early by the flusher and dropped from the page cache behind it." },
-	{ "Dirty_Bytes", DC_T_BYTES, "bytes", 4 * DC_MAX_WRITE, 16 * TiB, 256 * MiB,
+	{ "Dirty_Bytes", DC_T_BYTES, "bytes", 4 * DC_MAX_WRITE, 16 * TiB, 192 * MiB,
 	  AT(dirty_bytes), true,
 	  "Hard limit on this export's dirty + writeback bytes in the page cache. A write that "
 	  "would pass it is parked: its reply waits, no server thread does." },
@@ -101,7 +101,8 @@ static bool parse_number(const char *text, bool sizes, uint64_t *out)
 	if (!isdigit((unsigned char)text[0]))
 		return false;
 	errno = 0;
-	v = strtoull(text, &end, 0);
+	/* Not base 0: 010M is ten megabytes to everybody but C. */
+	v = strtoull(text, &end, text[0] == '0' && (text[1] | 0x20) == 'x' ? 16 : 10);
 	if (errno != 0)
 		return false;
 	if (sizes && *end != '\0') {

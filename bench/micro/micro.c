@@ -144,7 +144,7 @@ static struct dc_backend *null_make(int *err)
 static struct dc_engine *eng;
 static struct dc_device *dev;
 static struct dc_export *ex;
-static char path[64] = "/tmp/dcmicro.XXXXXX";
+static char path[96];
 static int fd;
 
 static void engine_new(struct dc_backend *(*make)(int *err))
@@ -216,7 +216,8 @@ static void *write_round(void *arg)
 	for (unsigned int i = 0; i < w->count; i++) {
 		if (!dc_admit(ex, pages) || !dc_write_begin(w->file))
 			abort();
-		dc_write_done(w->file, offset[i], w->load->size, pages, w->client);
+		dc_write_done(w->file, offset[i], w->load->size, pages, w->client,
+			      dc_file_errors(w->file));
 	}
 	w->ns = (double)(now_ns(NULL) - start) / w->count;
 	free(offset);
@@ -241,8 +242,8 @@ static void bench_writes(void)
 
 				pthread_barrier_init(&start, NULL, threads);
 				for (unsigned int i = 0; i < threads; i++) {
-					w[i] = (struct writer){ &loads[l], file[i], count, i, 0,
-								&start, 0 };
+					w[i] = (struct writer){ &loads[l], file[i], count, i,
+								0,	   &start,  0 };
 					pthread_create(&w[i].thread, NULL, write_round, &w[i]);
 				}
 				for (unsigned int i = 0; i < threads; i++) {
@@ -314,7 +315,8 @@ static void bench_flush(unsigned int files)
 		file[i]->fd = fd;
 		if (!dc_admit(ex, 1) || !dc_write_begin(file[i]))
 			abort();
-		dc_write_done(file[i], (uint64_t)i % 7 << DC_PAGE_SHIFT, DC_PAGE_SIZE, 1, 1);
+		dc_write_done(file[i], (uint64_t)i % 7 << DC_PAGE_SHIFT, DC_PAGE_SIZE, 1, 1,
+			      dc_file_errors(file[i]));
 	}
 	dc_export_get_params(ex, &p);
 	p.dirty_background_bytes = (uint64_t)(files - turns) << DC_PAGE_SHIFT;
@@ -350,8 +352,7 @@ static void bench_flush(unsigned int files)
 
 static void map_result(const char *name, struct dc_dirty_map *map)
 {
-	result(name,
-	       100.0 * (double)map->mem_bytes / (double)(map->nr_pages << DC_PAGE_SHIFT),
+	result(name, 100.0 * (double)map->mem_bytes / (double)(map->nr_pages << DC_PAGE_SHIFT),
 	       "% of the bytes tracked");
 	dc_map_clear(map);
 }
@@ -396,6 +397,7 @@ int main(int argc, char **argv)
 	static const struct option options[] = { { "json", no_argument, NULL, 'j' },
 						 { "quick", no_argument, NULL, 'q' },
 						 { NULL, 0, NULL, 0 } };
+	const char *tmp = getenv("TMPDIR");
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -406,6 +408,7 @@ int main(int argc, char **argv)
 		else
 			return 2;
 	}
+	snprintf(path, sizeof(path), "%.60s/dcmicro.XXXXXX", tmp ? tmp : "/tmp");
 	fd = mkstemp(path);
 	if (fd < 0) {
 		perror(path);

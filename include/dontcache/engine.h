@@ -5,7 +5,7 @@
  *
  * The life of one UNSTABLE write, as its owner (fsal/write.c) must drive it:
  *
- *     dc_write_begin(), dc_write_need()                pins the descriptor; how many pages?
+ *     dc_write_begin(), dc_file_errors(), dc_write_need()   pins the descriptor; how many pages?
  *     dc_admit()  --no-->  dc_write_unpin(), dc_park() ... waiter->run(): begins anew, admitted
  *         |
  *     the sub-FSAL's write
@@ -175,6 +175,11 @@ uint64_t dc_write_need(struct dc_file *file, uint64_t offset, uint64_t len);
 /** The most that dc_write_need() may answer: what a parked write must be admitted for. */
 uint64_t dc_write_windows(uint64_t offset, uint64_t len);
 
+/** Errors recorded in this file so far. To be read before a write begins and given to
+ * dc_write_done(): an error that took the write's pages before it was recorded concerns its client
+ * too, and the engine did not know of it then. */
+uint64_t dc_file_errors(struct dc_file *file);
+
 /** Gives the file a descriptor of its own (reading suffices); ownership passes to the engine. If it
  * has one already, `fd` is closed. */
 void dc_file_set_fd(struct dc_file *file, int fd);
@@ -202,10 +207,11 @@ void dc_file_leave(struct dc_file *file, unsigned int batch);
  * The write happened: records [offset, offset + len) as dirty and kicks the flusher if the export is
  * over its background level. `len` is what was really written; 0 if it failed. Gives back what is
  * left of the reservation. `client` identifies who must be told of an error (a hash of its
- * address). Call before the reply goes out (R5). Unpins.
+ * address), `errors` is dc_file_errors() from before the write. Call before the reply goes out (R5).
+ * Unpins.
  */
 void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t reserved_pages,
-		   uint64_t client);
+		   uint64_t client, uint64_t errors);
 
 /** Unpins after a COMMIT or when nothing was written and nothing reserved. */
 void dc_write_unpin(struct dc_file *file);

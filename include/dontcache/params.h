@@ -58,7 +58,7 @@ const struct dc_param *dc_param_find(const char *name);
 uint64_t dc_param_get(const struct dc_params *p, const struct dc_param *param);
 
 /**
- * Parses `text` (sizes may end in K, M or G, of 1024; bool: true/false/yes/no/on/off/1/0) and
+ * Parses `text` (sizes may end in K, M, G or T, of 1024; bool: true/false/yes/no/on/off/1/0) and
  * stores it.
  * @return true, or false with a message in msg[DC_PARAM_MSG] that names the value and the allowed
  *         range; *p is then unchanged.

@@ -102,7 +102,8 @@ static int start_one(struct load *load)
 	piece->length = length;
 	for (size_t i = 0; i < length; i++)
 		piece->data[i] = pattern(load->next + i);
-	if (nfs_pwrite_async(load->nfs, load->file, load->next, length, piece->data, written, piece) < 0) {
+	if (nfs_pwrite_async(load->nfs, load->file, load->next, length, piece->data, written,
+			     piece) < 0) {
 		free(piece);
 		return die(load->nfs, "write");
 	}
@@ -134,7 +135,7 @@ static int write_all(struct load *load)
 
 static int write_file(const char *text, uint64_t size, size_t chunk, int depth)
 {
-	struct load load = {.size = size, .chunk = chunk, .depth = depth};
+	struct load load = { .size = size, .chunk = chunk, .depth = depth };
 	struct nfs_url *url = NULL;
 	int failed = 1;
 

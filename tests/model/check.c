@@ -32,8 +32,8 @@ static void check_file(const struct dc_file *file, struct mfile *mf, bool thorou
 	      (unsigned long long)file->map.nr_pages, (unsigned long long)mf->nr_claims);
 	check((file->heap_index != DC_NOT_IN_HEAP) == (file->map.nr_pages > 0),
 	      "file %u: dirty and not among the dirty files, or the reverse", mf->nr);
-	check(file->map.nr_pages == 0 || file->holds_dirty_ref,
-	      "file %u: dirty and not held", mf->nr);
+	check(file->map.nr_pages == 0 || file->holds_dirty_ref, "file %u: dirty and not held",
+	      mf->nr);
 	check(file->synced_seq <= file->write_seq, "file %u: synced beyond its writes", mf->nr);
 	check(file->holds_sync_ref || file->unlinked || mf->covered >= mf->record_seq,
 	      "file %u: unsynced and not held", mf->nr);
@@ -42,8 +42,9 @@ static void check_file(const struct dc_file *file, struct mfile *mf, bool thorou
 	if (!thorough)
 		return;
 	while ((page = dc_map_next(&file->map, page)) != DC_NO_PAGE) {
-		check(page < NR_PAGES && mf->claim[page], "file %u: page %llu is claimed for nothing",
-		      mf->nr, (unsigned long long)page);
+		check(page < NR_PAGES && mf->claim[page],
+		      "file %u: page %llu is claimed for nothing", mf->nr,
+		      (unsigned long long)page);
 		if (mf->claimed_at[page] < oldest)
 			oldest = mf->claimed_at[page];
 		n++;
@@ -55,8 +56,8 @@ static void check_file(const struct dc_file *file, struct mfile *mf, bool thorou
 	      mf->nr);
 }
 
-/* R3: a page that is dirty because of a write that was answered is claimed, or is in a turn that has
- * yet to begin. */
+/* R3: a page that is dirty because of a write that was answered is claimed, or is in a turn that
+ * has yet to begin. */
 static void check_accounted(struct mfile *mf)
 {
 	static bool covered[NR_PAGES];
@@ -68,7 +69,8 @@ static void check_accounted(struct mfile *mf)
 		if (m->mf != mf || !m->op || m->op->kind != DC_OP_WRITEBACK ||
 		    (m->started && !m->refused))
 			continue;
-		for (p = m->op->offset >> DC_PAGE_SHIFT; p < (m->op->offset + m->op->len) >> DC_PAGE_SHIFT && p < NR_PAGES; p++)
+		for (p = m->op->offset >> DC_PAGE_SHIFT;
+		     p < (m->op->offset + m->op->len) >> DC_PAGE_SHIFT && p < NR_PAGES; p++)
 			covered[p] = true;
 	}
 	for (uint64_t p = 0; p < NR_PAGES; p++)
@@ -80,7 +82,8 @@ static void check_accounted(struct mfile *mf)
 void check_step(void)
 {
 	static unsigned int turn;
-	uint64_t used = atomic_load(&W->exp->used), stash = 0, claims = 0, in_maps = 0, reserved = 0;
+	uint64_t used = atomic_load(&W->exp->used), stash = 0, claims = 0, in_maps = 0,
+		 reserved = 0;
 	uint64_t limit = atomic_load(&W->exp->limit), parked = 0, unsynced = 0, files = 0;
 	bool thorough = turn++ % 8 == 0;
 
@@ -155,8 +158,8 @@ void check_commit(struct committer *co)
 		return;
 	if (co->res < 0) {
 		mf->told[c]++;
-		check(mf->told[c] <= mf->errors, "file %u: client %u was told of an error twice",
-		      mf->nr, c);
+		check(mf->told[c] <= mf->errors + mf->again[c],
+		      "file %u: client %u was told of an error twice", mf->nr, c);
 		mf->must_seq[c] = 0;
 		mf->should_seq[c] = 0;
 		return;

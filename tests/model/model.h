@@ -13,8 +13,8 @@
  *     sent    what the device was given            safe    what a flush of the device made durable
  *     lost    what an I/O error took               gone    what truncation made meaningless
  *
- * An I/O error behaves as in Linux: the page is clean afterwards, its new content lost, and the file
- * has one error that the first to ask is told: a writeback that ends, or fdatasync.
+ * An I/O error behaves as in Linux: the page is clean afterwards, its new content lost, and the
+ * file has one error that the first to ask is told: a writeback that ends, or fdatasync.
  */
 #ifndef MODEL_H
 #define MODEL_H
@@ -27,11 +27,11 @@
 
 #include "internal.h"
 
-#define NR_SLOTS 3   /* names; what is behind one changes when it is unlinked */
+#define NR_SLOTS 3 /* names; what is behind one changes when it is unlinked */
 #define NR_CLIENTS 3
 #define NR_PAGES 6144 /* of a file: 12 windows */
 #define NR_COMMITTERS 3
-#define NR_WRITES 4  /* at once between admission and record */
+#define NR_WRITES 4 /* at once between admission and record */
 #define NR_FDS 4096
 
 typedef uint32_t version;
@@ -46,36 +46,38 @@ struct mfile {
 	bool known;	      /* the engine's table has it */
 
 	version cache[NR_PAGES], sent[NR_PAGES], safe[NR_PAGES], lost[NR_PAGES], gone[NR_PAGES];
-	version recorded[NR_PAGES];	    /* last recorded write */
-	version of[NR_CLIENTS][NR_PAGES];   /* each client's last recorded write */
+	version recorded[NR_PAGES];	       /* last recorded write */
+	version of[NR_CLIENTS][NR_PAGES];      /* each client's last recorded write */
 	uint32_t of_seq[NR_CLIENTS][NR_PAGES]; /* and which of the file's records that was */
 	bool dirty[NR_PAGES];
 	unsigned int under_wb[NR_PAGES]; /* flights that the page is in: dirty again, it is skipped
 					  * by those that are not strict */
 	bool claim[NR_PAGES];
 	uint64_t claimed_at[NR_PAGES];
-	unsigned int unrecorded[NR_PAGES];  /* writes that are in the cache and not recorded */
+	unsigned int unrecorded[NR_PAGES]; /* writes that are in the cache and not recorded */
 	uint64_t nr_claims;
 
-	int wb_err;		/* the kernel's, not told yet */
-	uint64_t record_seq;	/* recorded writes, counted */
-	uint64_t covered;	/* ... of which a successful sync knew when it began */
+	int wb_err;			 /* the kernel's, not told yet */
+	uint64_t record_seq;		 /* recorded writes, counted */
+	uint64_t covered;		 /* ... of which a successful sync knew when it began */
 	uint64_t client_seq[NR_CLIENTS]; /* record_seq of the last one */
-	uint64_t must_seq[NR_CLIENTS]; /* its first record that an error took and that it was not
+	uint64_t must_seq[NR_CLIENTS];	 /* its first record that an error took and that it was not
 					* told of; 0: none */
 	uint64_t should_seq[NR_CLIENTS]; /* its last record when the engine was given an error that
 					  * it was not told of; 0: none, or it had nothing uncommitted */
-	uint64_t errors;	/* that the engine was given */
+	uint64_t errors;		 /* that the engine was given */
 	uint64_t told[NR_CLIENTS];
+	unsigned int again[NR_CLIENTS]; /* writes that an error overtook before they were recorded:
+					 * their client is told once more, for them */
 };
 
-/* An operation that the engine submitted; or (op NULL) writeback that the kernel began by itself. */
+/* An operation that the engine submitted; or (op NULL) writeback that the kernel began itself. */
 struct mop {
 	struct dc_op *op;
 	struct mfile *mf;
 	uint64_t pages; /* claims it took over */
 	bool started, finished, refused;
-	bool *flight; /* pages that it has under writeback */
+	bool *flight;  /* pages that it has under writeback */
 	version *snap; /* DC_OP_SYNC: what was sent when it started */
 	uint64_t seq;  /* and record_seq */
 	struct mop *next;
@@ -87,9 +89,10 @@ struct mwrite {
 	enum write_state state;
 	struct mfile *mf;
 	unsigned int client;
-	uint64_t first, pages;	/* what it will write */
+	uint64_t first, pages;	    /* what it will write */
 	uint64_t offset, len, kept; /* what it really wrote: bytes, pages */
 	uint64_t reserved, inflate;
+	uint64_t errors; /* recorded when it began */
 	version ver;
 	struct dc_waiter w;
 };
@@ -112,7 +115,7 @@ struct committer {
 
 struct world {
 	struct dc_backend be; /* first */
-	uint64_t now, rng; /* rng: for which slot is used, only */
+	uint64_t now, rng;    /* rng: for which slot is used, only */
 	struct dc_engine *eng;
 	struct dc_device *dev;
 	struct dc_export *exp;
@@ -126,10 +129,10 @@ struct world {
 	struct mwrite write[NR_WRITES];
 	struct committer *running; /* NULL: the main thread */
 	version ver;
-	uint64_t dice; /* of the operation being run: whether I/O fails and how */
-	bool automatic; /* operations start and end at once, without errors */
-	bool strict;	/* also lose pages of writes that are not recorded yet */
-	bool inflating; /* cachestat is asked about the folios of a write */
+	uint64_t dice;	  /* of the operation being run: whether I/O fails and how */
+	bool automatic;	  /* operations start and end at once, without errors */
+	bool strict;	  /* also lose pages of writes that are not recorded yet */
+	bool inflating;	  /* cachestat is asked about the folios of a write */
 	uint64_t flights; /* claims under writeback, by the reference */
 	uint64_t last_used;
 	uint64_t inflate_to; /* what cachestat says is dirty in a window; 0: nothing special */
@@ -145,7 +148,7 @@ extern char model_dir[64];
 void world_new(bool strict, bool verbose);
 void world_free(void);
 struct mfile *mfile_new(void);
-void mfile_open(struct mfile *mf);   /* references it and gives it a descriptor, pinned */
+void mfile_open(struct mfile *mf); /* references it and gives it a descriptor, pinned */
 void claim_clear(struct mfile *mf, uint64_t first, uint64_t last);
 uint64_t claim_set(struct mfile *mf, uint64_t first, uint64_t last);
 void cache_write(struct mfile *mf, uint64_t first, uint64_t pages, version ver);

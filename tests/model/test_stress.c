@@ -166,8 +166,9 @@ static void admit(struct thread *t, uint64_t pages)
 
 	if (dc_admit(ex, pages))
 		return;
-	t->w = (struct dc_waiter){ .pages = pages, .bytes = pages << DC_PAGE_SHIFT,
-				   .connection = t, .run = ran };
+	t->w = (struct dc_waiter){
+		.pages = pages, .bytes = pages << DC_PAGE_SHIFT, .connection = t, .run = ran
+	};
 	answer = dc_park(ex, &t->w);
 	must(answer != DC_REFUSED);
 	atomic_fetch_add(&parks, 1);
@@ -207,9 +208,10 @@ static void do_write(struct thread *t)
 	pthread_rwlock_unlock(&f->lock);
 	maybe_yield(t);
 	if (rnd(t, 32) == 0)
-		dc_write_done(f->file, offset, 0, reserved, t->nr); /* as if it had failed */
+		dc_write_done(f->file, offset, 0, reserved, t->nr,
+			      dc_file_errors(f->file)); /* as if it had failed */
 	else
-		dc_write_done(f->file, offset, len, reserved, t->nr);
+		dc_write_done(f->file, offset, len, reserved, t->nr, dc_file_errors(f->file));
 	sfile_put(f);
 }
 

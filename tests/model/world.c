@@ -291,7 +291,8 @@ static void m_submit(struct dc_backend *be, struct dc_op *op)
 		      (unsigned long long)turn->pages, (unsigned long long)m->pages);
 		W->flights += m->pages;
 	} else if (op->kind == DC_OP_DROP) {
-		uint64_t first = op->offset >> DC_PAGE_SHIFT, end = first + (op->len >> DC_PAGE_SHIFT);
+		uint64_t first = op->offset >> DC_PAGE_SHIFT,
+			 end = first + (op->len >> DC_PAGE_SHIFT);
 
 		check(op->len > 0 && op->offset % (1UL << DC_WINDOW_SHIFT) == 0 &&
 			      op->len % (1UL << DC_WINDOW_SHIFT) == 0,
@@ -443,9 +444,8 @@ static void m_drop(struct dc_backend *be, int fd, uint64_t offset, uint64_t len)
 	      "dropping a range that is not whole windows");
 	for (uint64_t p = offset >> DC_PAGE_SHIFT;
 	     p < (offset + len) >> DC_PAGE_SHIFT && p < NR_PAGES; p++)
-		check(mf->dead || !mf->claim[p],
-		      "file %u: dropping a window with dirty page %llu", mf->nr,
-		      (unsigned long long)p);
+		check(mf->dead || !mf->claim[p], "file %u: dropping a window with dirty page %llu",
+		      mf->nr, (unsigned long long)p);
 }
 
 static int m_cachestat(struct dc_backend *be, int fd, uint64_t offset, uint64_t len,

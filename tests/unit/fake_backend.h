@@ -29,19 +29,18 @@ struct fake {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	/* script; under lock where threads are about */
-	unsigned int hold;	    /* FAKE_BIT()s: kinds that stay in flight until released */
-	int fail[FAKE_KINDS];	    /* result of the next fail_n operations of that kind */
+	unsigned int hold;    /* FAKE_BIT()s: kinds that stay in flight until released */
+	int fail[FAKE_KINDS]; /* result of the next fail_n operations of that kind */
 	unsigned int fail_n[FAKE_KINDS];
 	int fail_sync, fail_direct; /* the same for sync() and writeback() */
 	unsigned int fail_sync_n, fail_direct_n;
-	bool no_timeout;	    /* wait() ends by wake() or completions alone: a lost wake-up hangs */
-	bool block_sync;	    /* sync() waits for fake_allow_sync() */
+	bool no_timeout; /* wait() ends by wake() or completions alone: a lost wake-up hangs */
+	bool block_sync; /* sync() waits for fake_allow_sync() */
 	unsigned int sync_permits;
 	/* Called at each request, without the lock; may be NULL. */
 	void (*on_call)(void *arg, const struct fake_call *call);
 	/* What cachestat(2) would say; NULL: -ENOSYS. */
-	int (*cachestat)(void *arg, int fd, uint64_t offset, uint64_t len,
-			 struct dc_cachestat *st);
+	int (*cachestat)(void *arg, int fd, uint64_t offset, uint64_t len, struct dc_cachestat *st);
 	void *arg;
 	/* A wait() that has nothing to give lets this clock pass instead; may be NULL. */
 	_Atomic uint64_t *clock;

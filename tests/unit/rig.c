@@ -158,7 +158,7 @@ void rig_write(struct rig *r, struct dc_file *file, uint64_t offset, uint64_t le
 
 		assert_true(dc_admit(r->exp, pages));
 		rig_begin(r, file);
-		dc_write_done(file, offset, n, pages, client);
+		dc_write_done(file, offset, n, pages, client, dc_file_errors(file));
 		offset += n;
 		len -= n;
 	}

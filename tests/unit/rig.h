@@ -26,7 +26,7 @@
 struct rig_options {
 	bool threads;
 	unsigned int executors, max_open_files;
-	uint64_t limit, background; /* bytes; 0: 64 MiB and 16 MiB */
+	uint64_t limit, background;	      /* bytes; 0: 64 MiB and 16 MiB */
 	struct dc_backend *(*make)(int *err); /* NULL: the scripted device */
 };
 

@@ -139,12 +139,12 @@ static void test_short_and_failed_writes(void **state)
 	(void)state;
 	assert_true(dc_admit(r->exp, 256));
 	rig_begin(r, file);
-	dc_write_done(file, 0, 5000, 256, 1); /* short */
+	dc_write_done(file, 0, 5000, 256, 1, dc_file_errors(file)); /* short */
 	assert_int_equal(rig_stats(r).dirty, 2 * PAGE);
 	rig_check_sum(r, 0);
 	assert_true(dc_admit(r->exp, 256));
 	rig_begin(r, file);
-	dc_write_done(file, 0, 0, 256, 1); /* failed */
+	dc_write_done(file, 0, 0, 256, 1, dc_file_errors(file)); /* failed */
 	assert_int_equal(rig_stats(r).dirty, 2 * PAGE);
 	assert_int_equal(rig_counter(r, DC_CTR_WRITES), 1);
 	assert_int_equal(rig_counter(r, DC_CTR_WRITTEN_CLIENT), 5000);
@@ -152,7 +152,7 @@ static void test_short_and_failed_writes(void **state)
 	/* The same pages once more cost nothing. */
 	assert_true(dc_admit(r->exp, 2));
 	rig_begin(r, file);
-	dc_write_done(file, 0, 5000, 2, 1);
+	dc_write_done(file, 0, 5000, 2, 1, dc_file_errors(file));
 	assert_int_equal(rig_stats(r).dirty, 2 * PAGE);
 	rig_check_sum(r, 0);
 	dc_file_put(file);
@@ -169,6 +169,7 @@ static void test_park_runs_on_release(void **state)
 	assert_int_equal(dc_park(r->exp, &p->w), DC_PARKED);
 	assert_int_equal(rig_stats(r).parked, 1);
 	assert_int_equal(rig_stats(r).parked_bytes, 1 * MiB);
+	assert_true(dc_near_limit(r->exp));
 	dc_unreserve(r->exp, 255);
 	assert_false(p->ran);
 	/* While one waits nobody overtakes it, not even with a page. */
@@ -277,7 +278,8 @@ static void test_fair_in_bytes(void **state)
 		for (unsigned int i = 0; i < nr_run; i++)
 			bytes[order[i]->conn] += order[i]->w.bytes;
 		if (nr_run < 600)
-			assert_true(bytes[1] <= bytes[2] + 3 * MiB && bytes[2] <= bytes[1] + 3 * MiB);
+			assert_true(bytes[1] <= bytes[2] + 3 * MiB &&
+				    bytes[2] <= bytes[1] + 3 * MiB);
 	}
 	dc_unreserve(r->exp, pages);
 	finish();
@@ -315,7 +317,7 @@ static void test_hold_and_resume(void **state)
 	int held_at = -1;
 
 	(void)state;
-	r->params.parked_bytes = 16 * MiB; /* one connection's share: half of it */
+	r->params.parked_bytes = 128 * MiB; /* one connection's share: a sixteenth of it */
 	dc_export_set_params(r->exp, &r->params);
 	for (int i = 0; i < 12; i++) {
 		enum dc_parking a = dc_park(r->exp, &parked_new(1, i, 1 * MiB)->w);
@@ -334,8 +336,7 @@ static void test_hold_and_resume(void **state)
 	other = parked_new(2, 0, 1 * MiB);
 	assert_int_equal(dc_park(r->exp, &other->w), DC_PARKED);
 
-	/* 12 of its 12: it may be read from again once no more than half of its share (by now a
-	 * quarter of Parked_Bytes: two connections) is left. */
+	/* It may be read from again once no more than half of its share is left. */
 	while (r->resumed == 0) {
 		dc_unreserve(r->exp, 256);
 		assert_true(nr_run <= 13);
@@ -348,6 +349,34 @@ static void test_hold_and_resume(void **state)
 	while (nr_run < 13)
 		dc_unreserve(r->exp, 256);
 	assert_int_equal(r->resumed, 1);
+	dc_unreserve(r->exp, pages);
+	finish();
+}
+
+/* With many connections each one's share is smaller; and with three quarters of the cap taken,
+ * whoever parks is held, however little it has. */
+static void test_hold_of_many(void **state)
+{
+	struct rig *r = setup(8 * MiB, 2 * MiB);
+	uint64_t pages = take_rest(r);
+	unsigned int holds = 0;
+
+	(void)state;
+	r->params.parked_bytes = 16 * MiB;
+	dc_export_set_params(r->exp, &r->params);
+	for (int c = 0; c < 100; c++) {
+		enum dc_parking a = dc_park(r->exp, &parked_new(c, 0, 128 * KiB)->w);
+
+		holds += a == DC_PARKED_HOLD;
+		if (c < 60) /* 8 MiB by 60 is more than 128 KiB each */
+			assert_int_equal(a, DC_PARKED);
+		if (c == 99)
+			assert_int_equal(a, DC_PARKED_HOLD);
+	}
+	assert_int_equal(rig_stats(r).held, holds);
+	while (nr_run < 100)
+		dc_unreserve(r->exp, 32);
+	assert_int_equal(r->resumed, holds);
 	dc_unreserve(r->exp, pages);
 	finish();
 }
@@ -385,12 +414,11 @@ static void test_every_hold_is_resumed(void **state)
 		assert_int_equal(rig_stats(r).held, holds - r->resumed);
 	}
 	assert_true(holds > 10);
-	dc_unreserve(r->exp, pages);
+	/* The rest is cancelled: nothing is reserved for those. */
 	assert_int_equal(dc_export_drain(r->exp, 0), 0);
 	assert_int_equal(r->resumed, holds);
-	for (unsigned int i = 0, n = nr_run; i < n; i++)
-		if (order[i]->status == 0)
-			pages = 0;
+	assert_int_equal(rig_stats(r).reserved, pages * PAGE);
+	dc_unreserve(r->exp, pages);
 	finish();
 }
 
@@ -559,7 +587,7 @@ static void test_late_record_is_flushed_for_the_parked(void **state)
 	dc_park(r->exp, &parked_new(1, 0, 1 * MiB)->w);
 	rig_settle(r); /* the flusher finds nothing dirty */
 	assert_int_equal(nr_run, 0);
-	dc_write_done(file, 0, 255 * PAGE, 255, 1);
+	dc_write_done(file, 0, 255 * PAGE, 255, 1, dc_file_errors(file));
 	rig_settle(r);
 	assert_int_equal(nr_run, 1);
 	dc_unreserve(r->exp, 256);
@@ -597,6 +625,7 @@ int main(void)
 		cmocka_unit_test(test_fair_in_bytes),
 		cmocka_unit_test(test_many_connections_round_robin),
 		cmocka_unit_test(test_hold_and_resume),
+		cmocka_unit_test(test_hold_of_many),
 		cmocka_unit_test(test_every_hold_is_resumed),
 		cmocka_unit_test(test_refused_far_over_the_cap),
 		cmocka_unit_test(test_drain_cancels),

@@ -142,8 +142,7 @@ static void test_errors_come_back(void **state)
 {
 	struct dc_backend *be = new_backend();
 	int fd = open_temp();
-	struct dc_op bad[2] = { { .kind = DC_OP_WRITEBACK, .len = 4096 },
-				{ .kind = DC_OP_SYNC } };
+	struct dc_op bad[2] = { { .kind = DC_OP_WRITEBACK, .len = 4096 }, { .kind = DC_OP_SYNC } };
 	struct dc_op *list;
 	int pipes[2];
 
@@ -237,8 +236,11 @@ static void test_many(void **state)
 
 	(void)state;
 	for (int i = 0; i < N; i++) {
-		op[i] = (struct dc_op){ .kind = i % 2 ? DC_OP_DROP : DC_OP_WRITEBACK, .fd = fd,
-					.offset = (uint64_t)i << 12, .len = 4096, .res = 1 };
+		op[i] = (struct dc_op){ .kind = i % 2 ? DC_OP_DROP : DC_OP_WRITEBACK,
+					.fd = fd,
+					.offset = (uint64_t)i << 12,
+					.len = 4096,
+					.res = 1 };
 		be->ops->submit(be, &op[i]);
 	}
 	assert_int_equal(collect(be, N, &list), N);
@@ -251,8 +253,10 @@ static void test_many(void **state)
 /* The engine on it: write, let it flush, commit, read back. */
 static void test_engine_on_it(void **state)
 {
-	struct rig *r = rig_new(&(struct rig_options){ .threads = true, .executors = 2,
-						       .limit = 16 * MiB, .background = 4 * MiB,
+	struct rig *r = rig_new(&(struct rig_options){ .threads = true,
+						       .executors = 2,
+						       .limit = 16 * MiB,
+						       .background = 4 * MiB,
 						       .make = MAKE });
 	struct dc_file *file[3];
 	static char buf[1 << 20], got[1 << 20];
@@ -270,7 +274,7 @@ static void test_engine_on_it(void **state)
 			usleep(200);
 		rig_begin(r, f);
 		assert_int_equal(pwrite(f->fd, buf, sizeof(buf), (off_t)off), sizeof(buf));
-		dc_write_done(f, off, sizeof(buf), 256, n % 3);
+		dc_write_done(f, off, sizeof(buf), 256, n % 3, dc_file_errors(f));
 		if (n % 20 == 19)
 			assert_int_equal(rig_commit(r, f, n % 3), 0);
 	}
@@ -295,9 +299,12 @@ static void test_engine_on_it(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_operations),   cmocka_unit_test(test_writeback_is_complete),
-		cmocka_unit_test(test_errors_come_back), cmocka_unit_test(test_long_range),
-		cmocka_unit_test(test_wake),	     cmocka_unit_test(test_many),
+		cmocka_unit_test(test_operations),
+		cmocka_unit_test(test_writeback_is_complete),
+		cmocka_unit_test(test_errors_come_back),
+		cmocka_unit_test(test_long_range),
+		cmocka_unit_test(test_wake),
+		cmocka_unit_test(test_many),
 		cmocka_unit_test(test_engine_on_it),
 	};
 	struct dc_backend *be;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
-/* The bandwidth estimate: it converges, follows, never counts idle time, and its sizes are bounded. */
+/* The bandwidth estimate: it converges, follows, never counts idle time; its sizes are bounded. */
 #include "rig.h"
 
 /* A device of `rate` bytes/s that is fed turns of `turn` bytes back to back for `ns`. */
@@ -26,12 +26,19 @@ static void test_unknown(void **state)
 	struct dc_bandwidth bw = { 0 };
 
 	(void)state;
-	assert_int_equal(dc_bw_window(&bw, 100), 32 * MiB);
-	assert_int_equal(dc_bw_chunk(&bw), 8 * MiB);
-	/* One short sample says nothing yet. */
+	assert_int_equal(dc_bw_window(&bw, 100), 8 * MiB);
+	assert_int_equal(dc_bw_chunk(&bw), 4 * MiB);
+	/* One very short sample says nothing yet; the first of 10 ms is believed. */
 	dc_bw_busy(&bw, 1 * SEC);
-	dc_bw_completed(&bw, 1 * SEC + 50 * MSEC, 8 * MiB, 0);
+	dc_bw_completed(&bw, 1 * SEC + 5 * MSEC, 1 * MiB, 1);
 	assert_int_equal(bw.bytes_per_s, 0);
+	dc_bw_completed(&bw, 1 * SEC + 10 * MSEC, 1 * MiB, 1);
+	assert_near(bw.bytes_per_s, 200 * MiB, 1);
+	/* Later ones are as long as 100 ms. */
+	dc_bw_completed(&bw, 1 * SEC + 60 * MSEC, 100 * MiB, 1);
+	assert_near(bw.bytes_per_s, 200 * MiB, 1);
+	dc_bw_completed(&bw, 1 * SEC + 110 * MSEC, 100 * MiB, 0);
+	assert_true(bw.bytes_per_s > 300 * MiB);
 }
 
 static void test_converges(void **state)

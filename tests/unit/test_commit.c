@@ -15,7 +15,7 @@
 
 #define EXPIRE (10 * SEC)
 
-/* ---- a hook in the engine's waiting: what somebody does before the woken gets the lock back ---- */
+/* ---- a hook in the engine's waiting: what somebody does before the woken has the lock ---- */
 
 int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
 int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
@@ -166,7 +166,8 @@ static void test_sync_is_shared(void **state)
 	rig_write(r, file, 0, PAGE, 100);
 	start(&c[0], r, file, 100);
 	fake_await_sync(r->fake, 1);
-	for (unsigned int i = 1; i < N; i++) { /* each writes, then commits: too late for that one */
+	for (unsigned int i = 1; i < N;
+	     i++) { /* each writes, then commits: too late for that one */
 		rig_write(r, file, i * PAGE, PAGE, 100 + i);
 		start(&c[i], r, file, 100 + i);
 	}
@@ -403,8 +404,8 @@ static void test_error_eaten_by_a_turn(void **state)
 	rig_free(r);
 }
 
-/* The same with the flusher's own fdatasync of a quiet file: it has eaten the error and is not reaped
- * yet when a COMMIT's fdatasync "succeeds". */
+/* The same with the flusher's own fdatasync of a quiet file: it has eaten the error and is not
+ * reaped yet when a COMMIT's fdatasync "succeeds". */
 static void test_error_eaten_by_a_quiet_sync(void **state)
 {
 	struct rig *r = setup();

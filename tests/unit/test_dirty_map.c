@@ -84,10 +84,8 @@ static uint64_t rnd(uint64_t n)
 #define ISLANDS 4
 
 static const uint64_t island_base[ISLANDS] = {
-	0,
-	5 * (1ULL << 40 >> DC_PAGE_SHIFT) - CHUNK - 777, /* 5 TiB: inside, and not aligned */
-	(1ULL << 51) + 12345,
-	(1ULL << 52) - ISLAND_PAGES, /* a file of 16 EiB ends here */
+	0, 5 * (1ULL << 40 >> DC_PAGE_SHIFT) - CHUNK - 777, /* 5 TiB: inside, and not aligned */
+	(1ULL << 51) + 12345, (1ULL << 52) - ISLAND_PAGES,  /* a file of 16 EiB ends here */
 };
 static uint8_t island[ISLANDS][ISLAND_PAGES];
 
@@ -275,9 +273,9 @@ static void test_exhaustive_border(void **state)
 				assert_int_equal(dc_map_set(&map, base + first, base + last),
 						 __builtin_popcount(range) - (int)gone);
 				want |= range;
-				assert_int_equal(
-					dc_map_clear_range(&map, base + first, base + last),
-					__builtin_popcount(range));
+				assert_int_equal(dc_map_clear_range(&map, base + first,
+								    base + last),
+						 __builtin_popcount(range));
 				want &= ~range;
 				assert_int_equal(map.nr_pages, __builtin_popcount(want));
 				for (int i = 0; i < 12; i++)
@@ -461,8 +459,7 @@ static void test_memory(void **state)
 
 			dc_map_set(&map, p, p);
 		}
-		assert_true(map.mem_bytes <=
-			    (map.nr_pages << DC_PAGE_SHIFT) / 100 + FIXED);
+		assert_true(map.mem_bytes <= (map.nr_pages << DC_PAGE_SHIFT) / 100 + FIXED);
 	}
 	report("63 random pages of 1 TiB (64 bytes over allowed)", &map, FIXED);
 	dc_map_clear(&map);
@@ -476,9 +473,12 @@ static void test_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_exhaustive_border), cmocka_unit_test(test_random),
-		cmocka_unit_test(test_many_chunks),	  cmocka_unit_test(test_nth_when_fewer),
-		cmocka_unit_test(test_fill),		  cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_exhaustive_border),
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_many_chunks),
+		cmocka_unit_test(test_nth_when_fewer),
+		cmocka_unit_test(test_fill),
+		cmocka_unit_test(test_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -344,7 +344,8 @@ static void check_drop(void *arg, const struct fake_call *call)
 	assert_int_equal(call->len % (2 * MiB), 0);
 	assert_int_equal(call->fd, d->file->fd);
 	assert_int_equal(dc_map_count(&d->file->map, call->offset / PAGE,
-				      (call->offset + call->len) / PAGE - 1), 0);
+				      (call->offset + call->len) / PAGE - 1),
+			 0);
 }
 
 static void test_drop_whole_clean_windows(void **state)
@@ -363,7 +364,7 @@ static void test_drop_whole_clean_windows(void **state)
 
 		if (dc_admit(r->exp, pages)) {
 			rig_begin(r, file);
-			dc_write_done(file, off, len, pages, 1);
+			dc_write_done(file, off, len, pages, 1, dc_file_errors(file));
 		}
 		r->fake->hold = rand() % 2 ? FAKE_BIT(DC_OP_WRITEBACK) : 0;
 		if (rand() % 4 == 0)
@@ -636,6 +637,81 @@ static void test_failed_drop_is_ignored(void **state)
 	rig_free(r);
 }
 
+/* ---- inflation: what the kernel counts beyond what was written ---- */
+
+struct kernel {
+	bool cached;
+	uint64_t dirty; /* of each window */
+	int err;
+	unsigned int asked;
+};
+
+static int kernel_says(void *arg, int fd, uint64_t offset, uint64_t len, struct dc_cachestat *st)
+{
+	struct kernel *k = arg;
+
+	(void)fd;
+	(void)offset;
+	k->asked++;
+	st->cached = k->cached ? len / PAGE : 0;
+	st->dirty = dc_min_u64(k->dirty, len / PAGE);
+	st->writeback = 0;
+	return k->err;
+}
+
+static void test_inflation(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){ 0 });
+	struct dc_file *file = rig_file(r, 1);
+	struct kernel k = { 0 };
+
+	(void)state;
+	/* Without cachestat: the pages written. */
+	rig_begin(r, file);
+	assert_int_equal(dc_write_need(file, 5 * PAGE, PAGE), 1);
+	r->fake->cachestat = kernel_says;
+	r->fake->arg = &k;
+	k.err = -ENOSYS;
+	assert_int_equal(dc_write_need(file, 5 * PAGE, PAGE), 1);
+	/* Nothing cached there: the pages written. */
+	k.err = 0;
+	assert_int_equal(dc_write_need(file, 5 * PAGE, PAGE), 1);
+	assert_int_equal(dc_write_need(file, 5 * PAGE + 1, PAGE), 2);
+	/* Cached: the windows touched; unless the write is whole windows. */
+	k.cached = true;
+	assert_int_equal(dc_write_need(file, 5 * PAGE, PAGE), 512);
+	assert_int_equal(dc_write_need(file, 2 * MiB - PAGE, 2 * PAGE), 1024);
+	assert_int_equal(dc_write_windows(2 * MiB - PAGE, 2 * PAGE), 1024);
+	k.asked = 0;
+	assert_int_equal(dc_write_need(file, 2 * MiB, 4 * MiB), 1024);
+	assert_int_equal(k.asked, 0);
+
+	/* 4 KiB, of which the kernel made 64 KiB dirty. */
+	k.dirty = 16;
+	assert_true(dc_admit(r->exp, 512));
+	dc_write_done(file, 5 * PAGE, PAGE, 512, 1, dc_file_errors(file));
+	assert_int_equal(rig_stats(r).dirty, 16 * PAGE);
+	assert_int_equal(rig_counter(r, DC_CTR_INFLATED), 15 * PAGE);
+	rig_check_sum(r, 0);
+	/* Never less than what was written, never more than was reserved. */
+	k.dirty = 0;
+	assert_true(dc_admit(r->exp, 512));
+	rig_begin(r, file);
+	dc_write_done(file, 2 * MiB, 3 * PAGE, 512, 1, dc_file_errors(file));
+	assert_int_equal(rig_stats(r).dirty, 19 * PAGE);
+	k.dirty = 512;
+	assert_true(dc_admit(r->exp, 100));
+	rig_begin(r, file);
+	dc_write_done(file, 4 * MiB, PAGE, 100, 1, dc_file_errors(file));
+	assert_int_equal(rig_stats(r).dirty, 119 * PAGE);
+	rig_check_sum(r, 0);
+	assert_int_equal(rig_commit(r, file, 1), 0);
+	assert_int_equal(rig_stats(r).dirty, 0);
+	r->fake->cachestat = NULL;
+	dc_file_put(file);
+	rig_free(r);
+}
+
 /* ---- descriptors ---- */
 
 static void test_idle_descriptor_is_closed(void **state)
@@ -868,6 +944,7 @@ int main(void)
 		cmocka_unit_test(test_write_after_unlink),
 		cmocka_unit_test(test_refused_operation_falls_back),
 		cmocka_unit_test(test_failed_drop_is_ignored),
+		cmocka_unit_test(test_inflation),
 		cmocka_unit_test(test_idle_descriptor_is_closed),
 		cmocka_unit_test(test_cap_on_idle_descriptors),
 		cmocka_unit_test(test_second_descriptor_is_closed),

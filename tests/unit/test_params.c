@@ -53,15 +53,34 @@ static void test_sizes(void **state)
 		const char *text;
 		uint64_t value;
 	} good[] = {
-		{ "4194304", 4 * MiB },	      { "4096K", 4 * MiB },    { "4096k", 4 * MiB },
-		{ "64M", 64 * MiB },	      { "64MB", 64 * MiB },    { "64MiB", 64 * MiB },
-		{ "64mib", 64 * MiB },	      { "3G", 3 * GiB },       { "16T", 16ULL << 40 },
-		{ "0x4000000", 0x4000000 },   { "4194305", 4194305 },  { "17592186044416", 1ULL << 44 },
+		{ "4194304", 4 * MiB }, { "4096K", 4 * MiB },
+		{ "4096k", 4 * MiB },	{ "64M", 64 * MiB },
+		{ "64MB", 64 * MiB },	{ "64MiB", 64 * MiB },
+		{ "64mib", 64 * MiB },	{ "3G", 3 * GiB },
+		{ "16T", 16ULL << 40 }, { "0x4000000", 0x4000000 },
+		{ "4194305", 4194305 }, { "17592186044416", 1ULL << 44 },
 	};
 	static const char *const bad[] = {
-		"",	"M",	 "-1",	 "+64M",  " 64M", "64 M", "64M ", "6.4M",  "64MBs", "64Q",
-		"64KM", "64iB",	 "1e9",	 "0x",	  "64B",  "nan",  "99999999999999999999",
-		"18446744073709551615T", "\"64M\"", "64M;",
+		"",
+		"M",
+		"-1",
+		"+64M",
+		" 64M",
+		"64 M",
+		"64M ",
+		"6.4M",
+		"64MBs",
+		"64Q",
+		"64KM",
+		"64iB",
+		"1e9",
+		"0x",
+		"64B",
+		"nan",
+		"99999999999999999999",
+		"18446744073709551615T",
+		"\"64M\"",
+		"64M;",
 	};
 
 	(void)state;
@@ -168,10 +187,17 @@ static void test_size_text(void **state)
 		uint64_t value;
 		const char *text;
 	} t[] = {
-		{ 0, "0" },	    { 1, "1" },		  { 1023, "1023" },
-		{ 1024, "1K" },	    { 1536 * KiB, "1536K" }, { 4097, "4097" },
-		{ 64 * MiB, "64M" }, { 3 * GiB, "3G" },	  { 1ULL << 40, "1T" },
-		{ 1ULL << 50, "1024T" }, { UINT64_MAX, "18446744073709551615" },
+		{ 0, "0" },
+		{ 1, "1" },
+		{ 1023, "1023" },
+		{ 1024, "1K" },
+		{ 1536 * KiB, "1536K" },
+		{ 4097, "4097" },
+		{ 64 * MiB, "64M" },
+		{ 3 * GiB, "3G" },
+		{ 1ULL << 40, "1T" },
+		{ 1ULL << 50, "1024T" },
+		{ UINT64_MAX, "18446744073709551615" },
 	};
 	char buf[32];
 
@@ -181,6 +207,16 @@ static void test_size_text(void **state)
 }
 
 /* ---- cross-checks ---- */
+
+/* Values of the tests' own: what the defaults are is none of their business. */
+static int setup_values(void **state)
+{
+	setup(state);
+	p.dirty_bytes = 256 * MiB;
+	p.dirty_background_bytes = 0;
+	p.parked_bytes = 64 * MiB;
+	return 0;
+}
 
 static struct {
 	int errors, warnings;
@@ -272,8 +308,8 @@ int main(void)
 		cmocka_unit_test_setup(test_long_text_fits, setup),
 		cmocka_unit_test_setup(test_words, setup),
 		cmocka_unit_test(test_size_text),
-		cmocka_unit_test_setup(test_cross_checks, setup),
-		cmocka_unit_test_setup(test_machine_warnings, setup),
+		cmocka_unit_test_setup(test_cross_checks, setup_values),
+		cmocka_unit_test_setup(test_machine_warnings, setup_values),
 		cmocka_unit_test(test_this_machine),
 	};
 

@@ -56,7 +56,7 @@ static void carry_out(struct writer *me, uint64_t pages)
 		len = rnd(&me->seed, len); /* short, perhaps nothing */
 	if (rnd(&me->seed, 8) == 0)
 		sched_yield();
-	dc_write_done(me->target, me->offset, len, pages, me->nr);
+	dc_write_done(me->target, me->offset, len, pages, me->nr, dc_file_errors(me->target));
 }
 
 static void ran(struct dc_waiter *w, int status)
@@ -139,8 +139,12 @@ static void run_writers(struct rig *r, unsigned int writes, uint64_t max_pages, 
 		file[i] = rig_file(r, i);
 	assert_int_equal(pthread_create(&s.thread, NULL, sampler_thread, &s), 0);
 	for (unsigned int i = 0; i < WRITERS; i++) {
-		w[i] = (struct writer){ .r = r, .nr = i, .writes = writes, .max_pages = max_pages,
-					.region = region, .in_executor = in_executor,
+		w[i] = (struct writer){ .r = r,
+					.nr = i,
+					.writes = writes,
+					.max_pages = max_pages,
+					.region = region,
+					.in_executor = in_executor,
 					.seed = 77 + i };
 		memcpy(w[i].file, file, sizeof(file));
 		sem_init(&w[i].ran, 0, 0);
@@ -181,8 +185,8 @@ static bool flushed(void *arg)
 static void stress(unsigned int writes, uint64_t max_pages, uint64_t region, bool in_executor,
 		   uint64_t limit, uint64_t background)
 {
-	struct rig *r = rig_new(&(struct rig_options){ .threads = true, .executors = 2,
-						       .limit = limit, .background = background });
+	struct rig *r = rig_new(&(struct rig_options){
+		.threads = true, .executors = 2, .limit = limit, .background = background });
 
 	rig_watchdog(100, "writers against a small budget: a kick or a wake-up was lost");
 	pthread_mutex_lock(&r->fake->lock);
@@ -225,8 +229,8 @@ static void change_limit(struct rig *r, unsigned int i)
 
 static void test_limit_changes_under_load(void **state)
 {
-	struct rig *r = rig_new(&(struct rig_options){ .threads = true, .executors = 2,
-						       .limit = 8 * MiB, .background = 2 * MiB });
+	struct rig *r = rig_new(&(struct rig_options){
+		.threads = true, .executors = 2, .limit = 8 * MiB, .background = 2 * MiB });
 
 	(void)state;
 	rig_watchdog(100, "writers while the limit changes: a kick was lost");
@@ -250,8 +254,8 @@ static void *drain_thread(void *arg)
 
 static void test_drain_under_load(void **state)
 {
-	struct rig *r = rig_new(&(struct rig_options){ .threads = true, .executors = 2,
-						       .limit = 8 * MiB, .background = 2 * MiB });
+	struct rig *r = rig_new(&(struct rig_options){
+		.threads = true, .executors = 2, .limit = 8 * MiB, .background = 2 * MiB });
 	struct writer *w = calloc(WRITERS, sizeof(*w));
 	struct dc_file *file[FILES];
 	pthread_t drainer;
@@ -266,8 +270,12 @@ static void test_drain_under_load(void **state)
 	r->fake->hold = FAKE_BIT(DC_OP_WRITEBACK);
 	pthread_mutex_unlock(&r->fake->lock);
 	for (unsigned int i = 0; i < WRITERS; i++) {
-		w[i] = (struct writer){ .r = r, .nr = i, .writes = 500, .max_pages = 256,
-					.region = 1 << 20, .seed = 99 + i };
+		w[i] = (struct writer){ .r = r,
+					.nr = i,
+					.writes = 500,
+					.max_pages = 256,
+					.region = 1 << 20,
+					.seed = 99 + i };
 		memcpy(w[i].file, file, sizeof(file));
 		sem_init(&w[i].ran, 0, 0);
 		assert_int_equal(pthread_create(&w[i].thread, NULL, writer_thread, &w[i]), 0);
