@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Files: the table, the descriptor each has of its own, the recording of writes, the shrinking of
- * claims, and who must be told of an error.
- *
- * A file is in the table as long as somebody references it. The engine itself holds up to three
- * references: while it is dirty, while it is unsynced, and while it owes a client an error. So it
- * outlives the eviction of Ganesha's handle, and an error is not forgotten with it.
+ * Files: the descriptor each has of its own, the recording of writes, the shrinking of claims. The
+ * table of files is in file_table.c, who must be told of an error in file_errors.c.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,119 +12,7 @@
 
 #include "internal.h"
 
-/* ---- the table ---- */
-
-/* FNV-1a, seeded by the export: keys are handle bytes, well mixed already. */
-static uint64_t hash_of(const struct dc_export *exp, const void *key, size_t len)
-{
-	const uint8_t *p = key;
-	uint64_t h = 0xcbf29ce484222325ULL ^ ((uintptr_t)exp >> 4);
-
-	while (len--)
-		h = (h ^ *p++) * 0x100000001b3ULL;
-	return h ^ (h >> 32);
-}
-
-static struct dc_shard *shard_of(struct dc_engine *eng, uint64_t hash)
-{
-	return &eng->shard[hash % DC_SHARDS];
-}
-
-static uint32_t bucket_of(const struct dc_shard *shard, uint64_t hash)
-{
-	return (hash / DC_SHARDS) & (shard->cap - 1);
-}
-
-static void shard_grow(struct dc_shard *shard)
-{
-	uint32_t old_cap = shard->cap;
-	struct dc_file **old = shard->bucket;
-
-	shard->cap = old_cap ? old_cap * 2 : 16;
-	shard->bucket = dc_zalloc(shard->cap * sizeof(*shard->bucket));
-	for (uint32_t b = 0; b < old_cap; b++) {
-		while (old[b]) {
-			struct dc_file *file = old[b];
-			uint32_t to = bucket_of(shard, file->hash);
-
-			old[b] = file->hash_next;
-			file->hash_next = shard->bucket[to];
-			shard->bucket[to] = file;
-		}
-	}
-	free(old);
-}
-
-static struct dc_file *file_new(struct dc_export *exp, const void *key, size_t len, uint64_t hash)
-{
-	struct dc_file *file = dc_zalloc(sizeof(*file));
-
-	file->magic = DC_FILE_MAGIC;
-	file->exp = exp;
-	file->hash = hash;
-	file->key_len = (uint8_t)len;
-	memcpy(file->key, key, len);
-	pthread_mutex_init(&file->lock, NULL);
-	pthread_cond_init(&file->cond, NULL);
-	pthread_mutex_init(&file->writers_lock, NULL);
-	file->queued_last = &file->queued;
-	dc_map_init(&file->map);
-	LIST_INIT(&file->turns);
-	file->fd = -1;
-	file->write_seq = 1;
-	file->heap_index = DC_NOT_IN_HEAP;
-	atomic_fetch_add(&exp->refs, 1);
-	atomic_fetch_add(&exp->nr_files, 1);
-	return file;
-}
-
-static struct dc_file *lookup(struct dc_export *exp, const void *key, size_t len, bool make)
-{
-	uint64_t hash = hash_of(exp, key, len);
-	struct dc_shard *shard = shard_of(exp->eng, hash);
-	struct dc_file *file = NULL;
-
-	dc_assert(exp->magic == DC_EXPORT_MAGIC && len <= DC_KEY_MAX);
-	pthread_mutex_lock(&shard->lock);
-	if (shard->cap)
-		file = shard->bucket[bucket_of(shard, hash)];
-	for (; file; file = file->hash_next)
-		if (file->hash == hash && file->exp == exp && file->key_len == len &&
-		    memcmp(file->key, key, len) == 0)
-			break;
-	if (file) {
-		dc_file_hold(file);
-	} else if (make) {
-		if (shard->nr >= shard->cap)
-			shard_grow(shard);
-		file = file_new(exp, key, len, hash);
-		file->refs = 1;
-		file->hash_next = shard->bucket[bucket_of(shard, hash)];
-		shard->bucket[bucket_of(shard, hash)] = file;
-		shard->nr++;
-	}
-	pthread_mutex_unlock(&shard->lock);
-	return file;
-}
-
-struct dc_file *dc_file_get(struct dc_export *exp, const void *key, size_t len)
-{
-	return lookup(exp, key, len, true);
-}
-
-struct dc_file *dc_file_find(struct dc_export *exp, const void *key, size_t len)
-{
-	return lookup(exp, key, len, false);
-}
-
-void dc_file_hold(struct dc_file *file)
-{
-	uint32_t before = atomic_fetch_add(&file->refs, 1);
-
-	dc_assert(file->magic == DC_FILE_MAGIC && before < UINT32_MAX / 2);
-}
-
-static void idle_remove(struct dc_file *file)
+void dc_idle_remove_locked(struct dc_file *file)
 {
 	struct dc_engine *eng = file->exp->eng;
 
@@ -139,60 +23,6 @@ static void idle_remove(struct dc_file *file)
 	eng->nr_idle--;
 	pthread_mutex_unlock(&eng->idle_lock);
 	file->idle = false;
-}
-
-static void file_free(struct dc_file *file)
-{
-	struct dc_export *exp = file->exp;
-
-	/* Nobody can find it any more: no lock is needed, and no rule may be left broken. */
-	dc_assert(file->map.nr_pages == 0 && LIST_EMPTY(&file->turns) && !file->syncing);
-	dc_assert(file->heap_index == DC_NOT_IN_HEAP && !file->on_commit_list);
-	dc_assert(file->fd_users == 0 && !file->on_quiet_list);
-	idle_remove(file);
-	if (file->fd >= 0)
-		close(file->fd);
-	dc_map_clear(&file->map);
-	free(file->writers);
-	dc_assert(!file->writing && !file->queued);
-	pthread_mutex_destroy(&file->writers_lock);
-	pthread_cond_destroy(&file->cond);
-	pthread_mutex_destroy(&file->lock);
-	file->magic = 0;
-	free(file);
-	atomic_fetch_sub(&exp->nr_files, 1);
-	dc_export_put(exp);
-}
-
-void dc_file_puts(struct dc_file *file, int n)
-{
-	while (n-- > 0)
-		dc_file_put(file);
-}
-
-void dc_file_put(struct dc_file *file)
-{
-	uint32_t refs = atomic_load_explicit(&file->refs, memory_order_relaxed);
-	struct dc_shard *shard;
-	struct dc_file **at;
-
-	dc_assert(file->magic == DC_FILE_MAGIC && refs > 0);
-	while (refs > 1)
-		if (atomic_compare_exchange_weak(&file->refs, &refs, refs - 1))
-			return;
-	/* Maybe the last: only under the lock, so that no lookup revives it. */
-	shard = shard_of(file->exp->eng, file->hash);
-	pthread_mutex_lock(&shard->lock);
-	if (atomic_fetch_sub(&file->refs, 1) > 1) {
-		pthread_mutex_unlock(&shard->lock);
-		return;
-	}
-	for (at = &shard->bucket[bucket_of(shard, file->hash)]; *at != file; at = &(*at)->hash_next)
-		;
-	*at = file->hash_next;
-	shard->nr--;
-	pthread_mutex_unlock(&shard->lock);
-	file_free(file);
 }
 
 /* ---- descriptors ---- */
@@ -212,7 +42,7 @@ bool dc_write_begin(struct dc_file *file)
 	ok = file->fd >= 0;
 	if (ok) {
 		file->fd_users++;
-		idle_remove(file);
+		dc_idle_remove_locked(file);
 	}
 	pthread_mutex_unlock(&file->lock);
 	return ok;
@@ -308,7 +138,7 @@ bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than)
 			return left;
 		pthread_mutex_lock(&file->lock);
 		if (file->idle) {
-			idle_remove(file);
+			dc_idle_remove_locked(file);
 			dc_assert(file->fd >= 0 && file->fd_users == 0);
 			close(file->fd);
 			file->fd = -1;
@@ -319,16 +149,6 @@ bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than)
 }
 
 /* ---- recording ---- */
-
-static void owe_locked(struct dc_file *file, struct dc_writer *w, int err)
-{
-	if (w->err == 0)
-		w->err = err;
-	if (!file->holds_error_ref) {
-		file->holds_error_ref = true;
-		dc_file_hold(file);
-	}
-}
 
 static void note_writer(struct dc_file *file, uint64_t client)
 {
@@ -370,7 +190,7 @@ void dc_became_dirty_locked(struct dc_file *file, uint64_t now)
 		file->holds_dirty_ref = true;
 		dc_file_hold(file);
 	}
-	idle_remove(file);
+	dc_idle_remove_locked(file);
 	pthread_mutex_lock(&exp->lock);
 	if (file->on_quiet_list) {
 		TAILQ_REMOVE(&exp->quiet, file, quiet_link);
@@ -445,7 +265,7 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 		file->write_seq++;
 		note_writer(file, client);
 		if (atomic_load(&file->errors) != errors)
-			owe_locked(file, &file->writers[file->last_writer], file->last_error);
+			dc_owe_locked(file, &file->writers[file->last_writer], file->last_error);
 		if (!file->holds_sync_ref) {
 			file->holds_sync_ref = true;
 			dc_file_hold(file);
@@ -543,7 +363,7 @@ int dc_unlinked_locked(struct dc_file *file, uint64_t *pages)
 	*pages = cancel_locked(file, 0, DC_NO_PAGE - 1, &puts);
 	puts += dc_settle_locked(file);
 	if (file->fd >= 0 && file->fd_users == 0) {
-		idle_remove(file);
+		dc_idle_remove_locked(file);
 		close(file->fd);
 		file->fd = -1;
 	}
@@ -585,86 +405,4 @@ void dc_file_forget(struct dc_file *file)
 	pthread_mutex_unlock(&file->lock);
 	dc_release(file->exp, pages);
 	dc_file_puts(file, puts);
-}
-
-/* ---- errors ---- */
-
-void dc_error_locked(struct dc_file *file, int err)
-{
-	struct dc_export *exp = file->exp;
-	uint64_t now = dc_now(exp->eng);
-	uint32_t owed = 0;
-	bool say;
-
-	dc_assert(err < 0);
-	for (uint32_t i = 0; i < file->nr_writers; i++) {
-		if (file->writers[i].seq > file->synced_seq)
-			owe_locked(file, &file->writers[i], err);
-		owed += file->writers[i].err != 0;
-	}
-	atomic_fetch_add(&file->errors, 1);
-	file->last_error = err;
-	atomic_fetch_add(&exp->error_generation, 1);
-	dc_count(exp, DC_CTR_ERRORS, 1);
-	pthread_mutex_lock(&exp->lock);
-	say = exp->last_error_log == 0 || now - exp->last_error_log > DC_NS_PER_S;
-	if (say)
-		exp->last_error_log = now;
-	pthread_mutex_unlock(&exp->lock);
-	if (say)
-		dc_log(exp->eng, DC_LOG_ERROR,
-		       "export %u (%s): writeback failed: %s; %u client(s) with uncommitted data "
-		       "will be told at COMMIT",
-		       exp->id, exp->path, strerror(-err), owed);
-}
-
-int dc_told_locked(struct dc_file *file, uint64_t client)
-{
-	int err = 0;
-
-	if (!file->holds_error_ref)
-		return 0;
-	for (uint32_t i = 0; i < file->nr_writers; i++) {
-		if (file->writers[i].client == client) {
-			err = file->writers[i].err;
-			file->writers[i].err = 0;
-		}
-	}
-	return err;
-}
-
-void dc_file_error(struct dc_file *file, int err)
-{
-	pthread_mutex_lock(&file->lock);
-	dc_error_locked(file, err);
-	pthread_mutex_unlock(&file->lock);
-}
-
-int dc_settle_locked(struct dc_file *file)
-{
-	struct dc_export *exp = file->exp;
-	int puts = 0;
-
-	if (file->holds_error_ref) {
-		uint32_t owed = 0;
-
-		for (uint32_t i = 0; i < file->nr_writers; i++)
-			owed += file->writers[i].err != 0;
-		if (owed == 0) {
-			file->holds_error_ref = false;
-			puts++;
-		}
-	}
-	if (file->holds_sync_ref && (file->unlinked || file->synced_seq >= file->write_seq)) {
-		pthread_mutex_lock(&exp->lock);
-		if (file->on_quiet_list) {
-			TAILQ_REMOVE(&exp->quiet, file, quiet_link);
-			file->on_quiet_list = false;
-		}
-		pthread_mutex_unlock(&exp->lock);
-		file->holds_sync_ref = false;
-		atomic_fetch_sub(&exp->nr_unsynced, 1);
-		puts++;
-	}
-	return puts;
 }

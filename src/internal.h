@@ -292,7 +292,7 @@ void dc_executor_goes_on(void);
 
 void dc_export_put(struct dc_export *exp);
 
-/* ---- file.c ---- */
+/* ---- file.c, file_table.c, file_errors.c ---- */
 
 void dc_file_hold(struct dc_file *file);
 /** Wakes those that wait for the file; file->lock held. */
@@ -310,6 +310,10 @@ void dc_fd_unpin_locked(struct dc_file *file);
 /** Closes descriptors of files idle since before `older_than`, and the oldest above the cap.
  * @return true if any idle descriptor is left. */
 bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than);
+/** The file is in use, or ends: off the list of idle descriptors. file->lock held. */
+void dc_idle_remove_locked(struct dc_file *file);
+/** This writer will be told of `err`; file->lock held. */
+void dc_owe_locked(struct dc_file *file, struct dc_writer *w, int err);
 /** Every client with uncommitted writes will be told `err` (-errno). file->lock held. */
 void dc_error_locked(struct dc_file *file, int err);
 /** What `client` must be told, once; 0 if nothing. file->lock held. */
