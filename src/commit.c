@@ -107,18 +107,8 @@ static int sync_locked(struct dc_file *file, int *res, uint64_t *pages)
 	*pages = take.pages;
 	atomic_fetch_sub(&exp->writeback, take.pages);
 	dc_count(exp, DC_CTR_CLEANED_COMMIT, take.pages << DC_PAGE_SHIFT);
-	if (*res == 0 && atomic_load(&exp->drop_behind)) {
-		uint64_t first, end;
-
-		while (dc_runs_next_locked(file, &runs, &first, &end)) {
-			uint64_t len = (end - first) << DC_WINDOW_SHIFT;
-
-			pthread_mutex_unlock(&file->lock);
-			be->ops->drop(be, fd, first << DC_WINDOW_SHIFT, len);
-			dc_count(exp, DC_CTR_DROPPED, len);
-			pthread_mutex_lock(&file->lock);
-		}
-	}
+	if (*res == 0 && atomic_load(&exp->drop_behind))
+		dc_drop_now_locked(file, &runs);
 	free(runs.run);
 	dc_file_wake_locked(file);
 	return puts;

@@ -58,6 +58,7 @@ void dc_engine_free(struct dc_engine *eng)
 		while ((turn = LIST_FIRST(&dev->free_turns))) {
 			LIST_REMOVE(turn, link);
 			free(turn->runs.run);
+			free(turn->again.run);
 			free(turn);
 		}
 		dev->be->ops->free(dev->be);
@@ -114,6 +115,8 @@ struct dc_device *dc_device_get(struct dc_engine *eng, uint64_t id,
 	TAILQ_INIT(&dev->kicked);
 	TAILQ_INIT(&dev->exports);
 	TAILQ_INIT(&dev->active);
+	TAILQ_INIT(&dev->lingering);
+	TAILQ_INIT(&dev->handed_over);
 	LIST_INIT(&dev->free_turns);
 	if (eng->opt.threads) {
 		int rc = pthread_create(&dev->thread, NULL, dc_flusher_thread, dev);

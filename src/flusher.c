@@ -58,6 +58,8 @@ static struct dc_turn *turn_new(struct dc_device *dev, struct dc_file *file)
 		turn = dc_zalloc(sizeof(*turn));
 	turn->file = file;
 	turn->runs.nr = 0;
+	turn->again.nr = 0;
+	turn->tries = 0;
 	turn->pages = 0;
 	return turn;
 }
@@ -228,7 +230,7 @@ static bool refused(int res)
 }
 
 /* The end of a turn: unpins, settles, frees. */
-static void turn_end(struct dc_device *dev, struct dc_turn *turn)
+void dc_turn_end(struct dc_device *dev, struct dc_turn *turn)
 {
 	struct dc_file *file = turn->file;
 	struct dc_export *exp = file->exp;
@@ -246,27 +248,6 @@ static void turn_end(struct dc_device *dev, struct dc_turn *turn)
 
 /* Drops the next range that the turn cleaned; ends the turn when there is none. Ranges are looked at
  * one by one, because dropping starts writeback of what was dirtied since. */
-static void drop_next(struct dc_device *dev, struct dc_turn *turn)
-{
-	struct dc_file *file = turn->file;
-	uint64_t first, end;
-	bool more;
-
-	pthread_mutex_lock(&file->lock);
-	more = dc_runs_next_locked(file, &turn->runs, &first, &end);
-	pthread_mutex_unlock(&file->lock);
-	if (!more) {
-		turn_end(dev, turn);
-		return;
-	}
-	turn->kind = DC_TURN_DROP;
-	turn->op.kind = DC_OP_DROP;
-	turn->op.offset = first << DC_WINDOW_SHIFT;
-	turn->op.len = (end - first) << DC_WINDOW_SHIFT;
-	dc_count(file->exp, DC_CTR_DROPPED, turn->op.len);
-	dev->be->ops->submit(dev->be, &turn->op);
-}
-
 static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
 {
 	struct dc_file *file = turn->file;
@@ -299,9 +280,9 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 	atomic_fetch_sub(&exp->writeback, pages);
 	dc_release(exp, pages);
 	if (drop)
-		drop_next(dev, turn);
+		dc_drop_next(dev, turn);
 	else
-		turn_end(dev, turn);
+		dc_turn_end(dev, turn);
 }
 
 /* A quiet file was fdatasync'ed, so that its COMMIT will be free. */
@@ -321,7 +302,7 @@ static void sync_done(struct dc_device *dev, struct dc_turn *turn)
 	dc_file_wake_locked(file);
 	pthread_mutex_unlock(&file->lock);
 	dev->syncs_in_flight--;
-	turn_end(dev, turn);
+	dc_turn_end(dev, turn);
 }
 
 static void complete(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
@@ -331,7 +312,7 @@ static void complete(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
 		writeback_done(dev, turn, now);
 		break;
 	case DC_TURN_DROP:
-		drop_next(dev, turn);
+		dc_drop_done(dev, turn, now);
 		break;
 	case DC_TURN_SYNC:
 		sync_done(dev, turn);
@@ -530,6 +511,7 @@ void dc_device_poll(struct dc_device *dev, int64_t timeout_ns)
 			dev->last_work = now;
 		dev->next_tick = now + TICK_NS;
 	}
+	dc_drop_due(dev, now);
 	submit_turns(dev, now);
 	detach_exports(dev);
 	atomic_store_explicit(&dev->bandwidth_now, dev->bw.bytes_per_s, memory_order_relaxed);
@@ -543,7 +525,7 @@ void *dc_flusher_thread(void *arg)
 
 	pthread_setname_np(pthread_self(), "dc_flusher");
 	while (!atomic_load(&dev->stop)) {
-		dc_device_poll(dev, deep ? -1 : (int64_t)TICK_NS);
+		dc_device_poll(dev, deep ? -1 : (int64_t)dc_drop_timeout(dev, TICK_NS));
 		atomic_store(&dev->deep_sleep, false);
 		deep = dev->in_flight == 0 && dev->syncs_in_flight == 0 &&
 		       TAILQ_EMPTY(&dev->active) && dc_now(dev->eng) - dev->last_work > AWAKE_NS;

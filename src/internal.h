@@ -36,21 +36,28 @@ enum dc_reason {
 	DC_REASON_SHUTDOWN,
 };
 
+/* Whole windows, as [first, end) in windows, ascending. */
+struct dc_runs {
+	struct {
+		uint64_t first, end;
+	} * run;
+	uint32_t nr, cap;
+};
+
 /* One flusher turn: a range of one file, under writeback. */
 struct dc_turn {
 	struct dc_op op; /* first: the backend hands back ops */
 	enum { DC_TURN_WRITEBACK, DC_TURN_DROP, DC_TURN_SYNC } kind;
 	struct dc_file *file; /* referenced, its descriptor pinned */
 	enum dc_reason reason;
-	uint64_t id;	   /* per file, ascending */
-	uint64_t pages;	   /* moved from dirty to writeback */
-	uint64_t sync_seq; /* DC_TURN_SYNC: write_seq when it began */
-	struct dc_runs {   /* whole windows that the turn cleaned, as [first, end) windows */
-		struct {
-			uint64_t first, end;
-		} * run;
-		uint32_t nr, cap;
-	} runs;
+	uint64_t id;	      /* per file, ascending */
+	uint64_t pages;	      /* moved from dirty to writeback */
+	uint64_t sync_seq;    /* DC_TURN_SYNC: write_seq when it began */
+	struct dc_runs runs;  /* windows that the turn cleaned and that are to be dropped */
+	struct dc_runs again; /* those of them that were not dropped whole */
+	unsigned int tries;   /* at dropping */
+	uint64_t due;	      /* ns: when the next one is */
+	TAILQ_ENTRY(dc_turn) linger;
 	LIST_ENTRY(dc_turn) link; /* dc_file.turns */
 };
 
@@ -210,7 +217,8 @@ struct dc_device {
 	TAILQ_HEAD(, dc_export) kicked;
 	TAILQ_HEAD(, dc_export) exports;
 	uint32_t nr_detach;
-	struct dc_device *next; /* engine.lock */
+	TAILQ_HEAD(, dc_turn) handed_over; /* on their way to lingering */
+	struct dc_device *next;		   /* engine.lock */
 
 	/* the flusher's own */
 	TAILQ_HEAD(, dc_export) active;
@@ -218,6 +226,7 @@ struct dc_device {
 	uint64_t in_flight; /* pages under writeback by turns */
 	uint32_t syncs_in_flight;
 	uint64_t next_tick, last_work;
+	TAILQ_HEAD(, dc_turn) lingering; /* waiting to be dropped again */
 	LIST_HEAD(, dc_turn) free_turns;
 	/* copies for readers */
 	_Atomic uint64_t bandwidth_now, in_flight_now;
@@ -350,6 +359,22 @@ void *dc_flusher_thread(void *arg);
 /** Sets the export's kick bit; only 0 -> 1 wakes the flusher. */
 void dc_kick(struct dc_export *exp);
 void dc_device_wake(struct dc_device *dev);
+
+/** The end of a turn: unpins, settles, frees. Flusher only. */
+void dc_turn_end(struct dc_device *dev, struct dc_turn *turn);
+
+/* ---- drop.c ---- */
+
+/** Submits the drop of the turn's next windows; ends the turn after the last. Flusher only. */
+void dc_drop_next(struct dc_device *dev, struct dc_turn *turn);
+void dc_drop_done(struct dc_device *dev, struct dc_turn *turn, uint64_t now);
+/** Tries again what lingered long enough. Flusher only. */
+void dc_drop_due(struct dc_device *dev, uint64_t now);
+/** How long the flusher may wait, at most `timeout` ns. */
+uint64_t dc_drop_timeout(const struct dc_device *dev, uint64_t timeout);
+/** Drops in the caller's thread, and leaves what stays behind to the flusher. Descriptor pinned;
+ * file->lock held, and dropped on the way. */
+void dc_drop_now_locked(struct dc_file *file, struct dc_runs *runs);
 
 /* ---- turn.c ---- */
 

@@ -452,7 +452,6 @@ static int m_cachestat(struct dc_backend *be, int fd, uint64_t offset, uint64_t 
 		       struct dc_cachestat *st)
 {
 	(void)be;
-	st->cached = len >> DC_PAGE_SHIFT;
 	st->dirty = W->inflating ? W->inflate_to :
 				   dirty_in(W->by_fd[fd], offset >> DC_PAGE_SHIFT,
 					    (offset + len) >> DC_PAGE_SHIFT);
@@ -460,6 +459,8 @@ static int m_cachestat(struct dc_backend *be, int fd, uint64_t offset, uint64_t 
 	for (uint64_t p = offset >> DC_PAGE_SHIFT;
 	     p < (offset + len) >> DC_PAGE_SHIFT && p < NR_PAGES; p++)
 		st->writeback += W->by_fd[fd]->under_wb[p] != 0;
+	/* What is clean was dropped; but folios that inflate a write are there. */
+	st->cached = W->inflating ? len >> DC_PAGE_SHIFT : st->dirty + st->writeback;
 	return 0;
 }
 

@@ -620,6 +620,54 @@ static void test_refused_operation_falls_back(void **state)
 	rig_free(r);
 }
 
+/* A kernel in which somebody holds the pages for a while: clean, cached, not to be dropped. */
+static int held_cachestat(void *arg, int fd, uint64_t offset, uint64_t len, struct dc_cachestat *st)
+{
+	(void)fd;
+	(void)offset;
+	memset(st, 0, sizeof(*st));
+	st->cached = *(bool *)arg ? len >> DC_PAGE_SHIFT : 0;
+	return 0;
+}
+
+static void test_drop_is_tried_again(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){ .background = 1 * MiB });
+	struct dc_file *file = rig_file(r, 1);
+	bool held = false;
+	uint64_t drops;
+
+	(void)state;
+	rig_write(r, file, 0, 8 * MiB, 1);
+	held = true;
+	r->fake->cachestat = held_cachestat;
+	r->fake->arg = &held;
+	rig_settle(r);
+	drops = r->fake->submitted[DC_OP_DROP];
+	assert_true(drops > 0);
+	/* Not at once; after a while; not for ever. */
+	rig_settle(r);
+	assert_int_equal(r->fake->submitted[DC_OP_DROP], drops);
+	r->now += 30 * DC_NS_PER_MS;
+	rig_settle(r);
+	assert_true(r->fake->submitted[DC_OP_DROP] > drops);
+	for (int i = 0; i < 50; i++) {
+		r->now += 1000 * DC_NS_PER_MS;
+		rig_settle(r);
+	}
+	assert_true(r->fake->submitted[DC_OP_DROP] <= drops * 7);
+	drops = r->fake->submitted[DC_OP_DROP];
+	/* And not again once it succeeded. */
+	held = false;
+	r->now += 1000 * DC_NS_PER_MS;
+	rig_settle(r);
+	assert_int_equal(r->fake->submitted[DC_OP_DROP], drops);
+	r->fake->cachestat = NULL;
+	assert_int_equal(rig_commit(r, file, 1), 0);
+	dc_file_put(file);
+	rig_free(r);
+}
+
 static void test_failed_drop_is_ignored(void **state)
 {
 	struct rig *r = rig_new(&(struct rig_options){ .background = 1 * MiB });
@@ -943,6 +991,7 @@ int main(void)
 		cmocka_unit_test(test_name_lost),
 		cmocka_unit_test(test_write_after_unlink),
 		cmocka_unit_test(test_refused_operation_falls_back),
+		cmocka_unit_test(test_drop_is_tried_again),
 		cmocka_unit_test(test_failed_drop_is_ignored),
 		cmocka_unit_test(test_inflation),
 		cmocka_unit_test(test_idle_descriptor_is_closed),
