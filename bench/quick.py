@@ -23,6 +23,7 @@ from bench.tools import ToolError  # noqa: E402
 from bench.variants import NotProven  # noqa: E402
 from harness import cleanup, disk, paths  # noqa: E402
 from harness.ganesha import GaneshaError  # noqa: E402
+from harness.params import problems  # noqa: E402
 
 LOADS = (
     Load("w4_1m", "4 writers x 1 MiB", writers=4, block=MIB, depth=16),
@@ -50,8 +51,14 @@ def parse_arguments():
                         help="IO_Modes, or stock for no plugin (default buffered,dontcache)")
     parser.add_argument("--params", nargs="*", default=[], metavar="KEY=VALUE",
                         help="export parameters of dontcache, such as Dirty_Bytes=256M")
+    parser.add_argument("--check-arguments", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.params = parse_params(parser, arguments.params)
+    for name in arguments.modes.split(","):
+        if name.strip() not in ("stock", "buffered", "dontcache"):
+            parser.error(f"--modes: {name.strip()!r} is not one of stock, buffered, dontcache")
+    for problem in problems(arguments.params):
+        parser.error(f"--params: {problem}")
     if arguments.folder and not os.path.isdir(arguments.folder):
         parser.error(f"{arguments.folder} is not a folder")
     if arguments.runs < 1:
@@ -87,6 +94,8 @@ def measure(runner, names, arguments, progress):
 
 def main():
     arguments = parse_arguments()
+    if arguments.check_arguments:
+        return
     names = [name.strip() for name in arguments.modes.split(",")]
     if any(variants.get(name).is_plugin for name in names) and not variants.plugin_built():
         sys.exit("The plugin is not built: ./quickstart does that first.")

@@ -102,6 +102,11 @@ int dcf_conf_read(void *node, const char *path, struct dc_params *p)
 			continue;
 		at.line_of[param - dc_params_table] = stmt;
 		value_text(stmt, text, sizeof(text));
+		if (text[0] == '\0')
+			LogCrit(COMPONENT_CONFIG,
+				"dontcache: %s:%d: %s has no value that Ganesha could read; a size with a "
+				"suffix must stand in quotes: \"64M\"",
+				stmt->filename, stmt->linenumber, param->name);
 		if (!dc_param_set(p, param, text, msg)) {
 			say(&at, true, param, msg);
 			errors++;

@@ -2,8 +2,10 @@
 /* The module: registering with Ganesha, making and updating exports, the engine's clock and log. */
 #include "fsal_dontcache.h"
 
+#include <linux/magic.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/vfs.h>
 #include <time.h>
 
 struct dcf_module dcf = {
@@ -238,6 +240,7 @@ static fsal_status_t update(struct fsal_module *m, void *node, struct config_err
 int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_params *p)
 {
 	struct dc_device *dev;
+	struct statfs fs;
 	struct stat st;
 	int err;
 
@@ -252,6 +255,11 @@ int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_par
 	if (e->root_fd < 0 || fstat(e->root_fd, &st) < 0)
 		return -errno;
 	e->dev = st.st_dev;
+	if (fstatfs(e->root_fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC)
+		LogWarn(COMPONENT_FSAL,
+			"dontcache: export %s is on tmpfs: its pages are its storage, never dirty and "
+			"never dropped, so the budget means nothing there. IO_Mode buffered does as well",
+			path);
 	dev = dc_device_get(engine(), st.st_dev, NULL, &err);
 	if (!dev)
 		return err;

@@ -2,7 +2,7 @@
 /*
  * Writes, reads, COMMIT, and what shrinks files: where Ganesha's operations meet the engine.
  *
- *   write2:  admit -> (or park.c) -> pin -> the sub-FSAL's write2 -> record -> [sync] -> reply
+ *   write2:  admit -> (or request.c) -> pin -> the sub-FSAL's write2 -> record -> [sync] -> reply
  *
  * The sub-FSAL always writes as UNSTABLE: its own stable write would sync the whole file in a way
  * the engine could not share or account. A stable write is made stable afterwards, by the engine,

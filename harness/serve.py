@@ -17,6 +17,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from harness import cleanup, paths  # noqa: E402
+from harness.params import problems  # noqa: E402
 from harness.ganesha import Export, Ganesha, GaneshaError  # noqa: E402
 
 EXPORT_ID = 1
@@ -126,7 +127,9 @@ Clients on this machine (as root, from another shell):
 without a mount, through libnfs:
   nfs-ls '{url}'
   nfs-cp /etc/hostname '{server.url(pseudo + "/hostname")}'
-  {fio} --name=try --ioengine=nfs --nfs_url='{url}' --rw=write --bs=1M --size=1G --iodepth=16
+  {fio} --name=try --ioengine=nfs --nfs_url='{url}' --rw=write --bs=1M --size=1G --iodepth=1
+(fio's nfs engine gives up the requests still in flight when it ends: with a larger --iodepth the file
+may come out short, on any server that lets writes wait.)
 """
 
 
@@ -157,6 +160,9 @@ class LiveLine:
             seconds = now - self._last[0]
             rates = ((client - self._last[1]) / seconds, (device - self._last[2]) / seconds)
         self._last = (now, client, device)
+        if "dirty" not in stats:
+            self.write(f"serving, IO_Mode {stats['mode']}: nothing is counted in it")
+            return
         self.write(f"dirty {size(stats['dirty'])}, writeback {size(stats['writeback'])}, "
                    f"parked {stats['parked']} ({size(stats['parked_bytes'])}); "
                    f"clients write {rates[0] / 1e6:.1f} MB/s, flusher {rates[1] / 1e6:.1f} MB/s")
@@ -209,6 +215,9 @@ def main(argv):
     if os.geteuid() != 0:
         return fail("serving needs root: files are opened by handle, and written as the client's "
                     "user")
+    wrong = problems(dict(arguments.params))
+    if wrong:
+        return fail("--set: " + "; ".join(wrong))
     if arguments.check_arguments:
         return 0
 

@@ -5,7 +5,11 @@
  *     dontcache-params conf       config/dontcache.conf
  *     dontcache-params markdown   docs/parameters.md
  *
- * tests/unit compares both files with what this prints, so they cannot go stale.
+ * and checks a set of values against them and this machine, as the plugin would:
+ *
+ *     dontcache-params check Dirty_Bytes=64M ...
+ *
+ * A test compares both files with what this prints, so they cannot go stale.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -94,6 +98,8 @@ static void conf(void)
 	     "    Protocols = 3, 4;\n"
 	     "    Transports = TCP;\n"
 	     "    SecType = sys;\n"
+	     "    # Ganesha's default maps root to nobody, who may not write into a folder of root's:\n"
+	     "    # Squash = No_Root_Squash;\n"
 	     "\n"
 	     "    FSAL {\n"
 	     "        Name = DONTCACHE;\n");
@@ -147,8 +153,23 @@ static void markdown(void)
 	puts("\nFor the whole server, in a block of its own:\n"
 	     "`DONTCACHE { Control_Socket = /run/ganesha/dontcache.sock; }`: a Unix socket (mode 0600)\n"
 	     "that answers the line `stats` with one JSON document: every export with its limits, its\n"
-	     "present state (`dirty`, `writeback`, `reserved`, `parked`, ... in bytes or counts) and the\n"
-	     "counters below; every device with its measured bandwidth.\n"
+	     "present state and the counters below; every device with its measured bandwidth. Default:\n"
+	     "none, then there is no socket. An export in IO_Mode buffered has limits only.\n"
+	     "\n"
+	     "## State of an export\n"
+	     "\n"
+	     "| name | meaning |\n|---|---|\n"
+	     "| `dirty` | bytes written and not yet handed to the device |\n"
+	     "| `writeback` | bytes handed to it and not yet completed |\n"
+	     "| `reserved` | bytes of writes being carried out just now |\n"
+	     "| `used` | all of these and what is kept ready per CPU: what Dirty_Bytes limits |\n"
+	     "| `files`, `dirty_files`, `unsynced_files` | files known; with dirty data; with data not yet covered by an fdatasync |\n"
+	     "| `parked`, `parked_bytes`, `parked_connections` | writes that wait, their payload, the connections they came by |\n"
+	     "| `held_connections` | connections not read from until their parked writes have drained |\n"
+	     "\n"
+	     "Of a device: `dev`, `backend` (io_uring or threads), `bandwidth` (bytes per second as\n"
+	     "measured, 0: not yet), `writeback` (bytes in flight), `window` (bytes allowed in flight for\n"
+	     "100 ms).\n"
 	     "\n"
 	     "## Counters of an export\n"
 	     "\n"
@@ -158,14 +179,57 @@ static void markdown(void)
 		       dc_counter_info[i].help);
 }
 
+static void say(void *arg, bool error, const struct dc_param *param, const char *msg)
+{
+	(void)arg;
+	(void)param;
+	printf("%s: %s\n", error ? "error" : "warning", msg);
+}
+
+/* Exit code 1 if the plugin would refuse the values. */
+static int check(int n, char **pairs)
+{
+	struct dc_machine machine;
+	char msg[DC_PARAM_MSG];
+	struct dc_params p;
+	int errors = 0;
+
+	dc_params_defaults(&p);
+	for (int i = 0; i < n; i++) {
+		char *eq = strchr(pairs[i], '=');
+		const struct dc_param *param;
+
+		if (eq)
+			*eq = '\0';
+		param = eq ? dc_param_find(pairs[i]) : NULL;
+		if (!param) {
+			printf("error: %s is not a parameter; known are:", pairs[i]);
+			for (size_t k = 0; k < dc_nr_params; k++)
+				printf(" %s", dc_params_table[k].name);
+			printf("\n");
+			errors++;
+		} else if (!dc_param_set(&p, param, eq + 1, msg)) {
+			say(NULL, true, param, msg);
+			errors++;
+		}
+	}
+	if (errors == 0) {
+		dc_machine_read(&machine);
+		errors = dc_params_check(&p, &machine, say, NULL);
+	}
+	return errors != 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc >= 2 && strcmp(argv[1], "check") == 0)
+		return check(argc - 2, argv + 2);
 	if (argc == 2 && strcmp(argv[1], "conf") == 0)
 		conf();
 	else if (argc == 2 && strcmp(argv[1], "markdown") == 0)
 		markdown();
 	else {
-		fprintf(stderr, "usage: dontcache-params conf|markdown\n");
+		fprintf(stderr, "usage: dontcache-params conf | markdown | check Name=Value ...\n");
 		return 2;
 	}
 	return 0;
