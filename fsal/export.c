@@ -20,9 +20,22 @@ typedef struct fsal_export exp_t;
  * be finished), before the sub-export goes. op_ctx->fsal_export is the sub-export. */
 static void release_sub_handles(struct dcf_export *e)
 {
+	struct dcf_export *heir = NULL;
+	struct glist_head *g;
 	unsigned int n = 0;
 
 	pthread_mutex_lock(&dcf.live_lock);
+	/* MDCACHE shares objects between exports of one file system: what is alive may be in use
+	 * through another, and goes over to it. */
+	glist_for_each(g, &dcf.exports) {
+		struct dcf_export *other = glist_entry(g, struct dcf_export, all);
+
+		if (other != e && other->dev == e->dev &&
+		    other->export.sub_export->fsal == e->export.sub_export->fsal)
+			heir = other;
+	}
+	if (heir)
+		glist_splice_tail(&heir->live, &e->live);
 	while (!glist_empty(&e->live)) {
 		struct dcf_obj *o = glist_first_entry(&e->live, struct dcf_obj, live);
 		struct fsal_obj_handle *sub = o->sub;
@@ -43,13 +56,26 @@ static void release_sub_handles(struct dcf_export *e)
 			 e->export.export_id, n);
 }
 
+/* All exports that end together share one deadline, or stopping would take 2 s for each. */
+static uint64_t drain_time(void)
+{
+	static uint64_t began;
+	uint64_t now = dcf_now(NULL), since = __atomic_load_n(&began, __ATOMIC_RELAXED);
+
+	if (since == 0 || now - since > 5 * DRAIN_NS) {
+		__atomic_store_n(&began, now, __ATOMIC_RELAXED);
+		return DRAIN_NS;
+	}
+	return now - since < DRAIN_NS ? DRAIN_NS - (now - since) : 1;
+}
+
 static void end_budget(struct dcf_export *e)
 {
 	uint64_t left;
 
 	if (!e->budget)
 		return;
-	left = dc_export_drain(e->budget, DRAIN_NS);
+	left = dc_export_drain(e->budget, drain_time());
 	if (left)
 		LogWarn(COMPONENT_FSAL,
 			"dontcache: export %u: %" PRIu64
@@ -109,7 +135,7 @@ static void prepare_unexport(exp_t *x)
 
 /*
  * NFSv4 asks for the verifier at each reply; NFSv3 takes Ganesha's own, the start epoch in seconds,
- * without asking. Ours differs between any two starts, even within a second, and after an error, so
+ * without asking. Ours differs between any two starts of the export, even within a second, and after an error, so
  * that clients send again whatever they have not committed.
  */
 static void get_write_verifier(exp_t *x, struct gsh_buffdesc *d)
@@ -121,7 +147,7 @@ static void get_write_verifier(exp_t *x, struct gsh_buffdesc *d)
 		DCF_SUB(e, x->sub_export->exp_ops.get_write_verifier(x->sub_export, d));
 		return;
 	}
-	v = dcf.start_verifier ^ dc_export_error_generation(e->budget) * 0x9e3779b97f4a7c15ULL;
+	v = e->verifier ^ dc_export_error_generation(e->budget) * 0x9e3779b97f4a7c15ULL;
 	memcpy(d->addr, &v, sizeof(v));
 }
 

@@ -28,16 +28,23 @@ struct dcf_export {
 	struct dc_params params;  /* what is in force */
 	int root_fd;		  /* any descriptor on the file system, for open_by_handle_at(2) */
 	dev_t dev;		  /* and that file system */
-	bool may_open;		  /* descriptors of our own can be had */
+	uint64_t verifier;	  /* of this instance of the export; random */
 	bool said_no_fd;	  /* that they cannot was logged */
 	struct glist_head live;	  /* dcf_obj.live, under dcf.live_lock */
 	struct glist_head all;	  /* on dcf.exports, under dcf.live_lock */
+};
+
+/* An object's file in another export than the one that wrote to it first. */
+struct dcf_alias {
+	struct dcf_alias *next;
+	struct dc_file *file;
 };
 
 struct dcf_obj {
 	struct fsal_obj_handle handle;
 	struct fsal_obj_handle *sub; /* NULL once its export was released under it */
 	struct dc_file *file;	     /* atomic; got at the first write or COMMIT */
+	struct dcf_alias *aliases;   /* of other exports; under dcf.live_lock */
 	struct glist_head live;
 };
 
@@ -47,7 +54,6 @@ struct dcf_module {
 	struct dc_engine *engine;
 	pthread_mutex_t live_lock; /* a leaf */
 	struct glist_head exports;
-	uint64_t start_verifier; /* random, never the same for two starts */
 };
 
 extern struct dcf_module dcf;
@@ -158,6 +164,9 @@ void *dcf_gate_connection(void);
 void dcf_gate_hold(void *connection);
 /** Gives the current request's connection a gate, before it writes. */
 void dcf_gate_install(void);
+/** The current request is about to wait for a device, or is no write: what comes behind it on its
+ * connection may be received. */
+void dcf_gate_let_go(void);
 /** The current request is a write; near_limit: receive one request at a time for a second. */
 void dcf_gate_write(bool near_limit);
 void dcf_gate_open(void *unused, void *connection);

@@ -133,6 +133,8 @@ static bool may_receive(struct gate *g)
 	return g->receiving == 0 || !(crowded() || dcf_now(NULL) < g->step_until);
 }
 
+static __thread struct gate *receiving_from; /* counted in its `receiving` */
+
 /* Receives, counted in g->receiving, and goes on with an event that had to wait meanwhile. Consumes
  * a reference for each such event. */
 static enum xprt_stat receive(struct gate *g)
@@ -143,10 +145,13 @@ static enum xprt_stat receive(struct gate *g)
 
 	do {
 		stat = XPRT_IDLE;
+		receiving_from = g;
 		if (!(xprt->xp_flags & SVC_XPRT_FLAG_DESTROYED))
 			stat = g->own->xp_recv(xprt);
 		pthread_mutex_lock(&g->lock);
-		g->receiving--;
+		if (receiving_from) /* else it was let go on the way */
+			g->receiving--;
+		receiving_from = NULL;
 		again = g->pending && may_receive(g);
 		if (again) {
 			g->pending = false;
@@ -329,6 +334,20 @@ void dcf_gate_hold(void *connection)
 	g->shut++;
 	pthread_mutex_unlock(&g->lock);
 	watch(g);
+}
+
+void dcf_gate_let_go(void)
+{
+	struct gate *g = receiving_from;
+
+	/* Executors and other threads are not inside a receive. */
+	if (!g)
+		return;
+	receiving_from = NULL;
+	pthread_mutex_lock(&g->lock);
+	g->receiving--;
+	pthread_mutex_unlock(&g->lock);
+	reopen(g);
 }
 
 void dcf_gate_install(void)

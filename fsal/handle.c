@@ -59,6 +59,13 @@ static void release(obj_t *h)
 	}
 	if (o->file)
 		dc_file_put(o->file);
+	while (o->aliases) {
+		struct dcf_alias *a = o->aliases;
+
+		o->aliases = a->next;
+		dc_file_put(a->file);
+		gsh_free(a);
+	}
 	fsal_obj_handle_fini(&o->handle);
 	gsh_free(o);
 }

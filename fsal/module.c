@@ -237,6 +237,16 @@ static fsal_status_t update(struct fsal_module *m, void *node, struct config_err
 	return fsalstat(ERR_FSAL_NO_ERROR, 0);
 }
 
+/* The sub-FSAL's code must outlive its unloading: when the server stops, an executor may still be
+ * inside its write2, waiting for a device. */
+static void keep_loaded(struct fsal_module *sub)
+{
+	Dl_info info;
+
+	if (dladdr((void *)sub->m_ops.create_export, &info) && info.dli_fname)
+		dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
 int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_params *p)
 {
 	struct dc_device *dev;
@@ -245,6 +255,11 @@ int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_par
 	int err;
 
 	e->params = *p;
+	if (getrandom(&e->verifier, sizeof(e->verifier), 0) != sizeof(e->verifier))
+		e->verifier = dcf_now(NULL) ^ (uint64_t)getpid() << 48;
+	if (stat(path, &st) == 0)
+		e->dev = st.st_dev;
+	keep_loaded(e->export.sub_export->fsal);
 	pthread_mutex_lock(&dcf.live_lock);
 	glist_add_tail(&dcf.exports, &e->all);
 	pthread_mutex_unlock(&dcf.live_lock);
@@ -292,9 +307,6 @@ MODULE_INIT void dcf_init(void)
 	info->maxwrite = FSAL_MAXIOSIZE;
 	info->link_supports_permission_checks = true;
 	info->expire_time_parent = -1;
-	if (getrandom(&dcf.start_verifier, sizeof(dcf.start_verifier), 0) !=
-	    sizeof(dcf.start_verifier))
-		dcf.start_verifier = dcf_now(NULL) ^ (uint64_t)getpid() << 48;
 	if (register_fsal(m, myname, FSAL_MAJOR_VERSION, FSAL_MINOR_VERSION, FSAL_ID_NO_PNFS) !=
 	    0) {
 		fprintf(stderr, "FSAL_DONTCACHE could not register\n");

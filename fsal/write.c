@@ -95,24 +95,63 @@ uint64_t dcf_client_id(void)
 	return h;
 }
 
-struct dc_file *dcf_file(struct dcf_export *e, struct dcf_obj *o)
+/* The file of this object in this export: MDCACHE may hand us one object through several exports of
+ * one file system, and each has a budget of its own. Lock-free for the export that came first. */
+static struct dc_file *file_of(struct dcf_obj *o, struct dc_export *budget)
 {
 	struct dc_file *file = __atomic_load_n(&o->file, __ATOMIC_ACQUIRE);
-	struct gsh_buffdesc key = { 0 };
-	struct dc_file *none = NULL;
 
-	if (file || !e->budget || o->handle.type != REGULAR_FILE)
+	if (!file || dc_file_is_of(file, budget))
+		return file;
+	file = NULL;
+	pthread_mutex_lock(&dcf.live_lock);
+	for (struct dcf_alias *a = o->aliases; a && !file; a = a->next)
+		if (dc_file_is_of(a->file, budget))
+			file = a->file;
+	pthread_mutex_unlock(&dcf.live_lock);
+	return file;
+}
+
+/* Remembers it, referenced by the object; or, if another thread was faster, lets go of it. */
+static struct dc_file *remember(struct dcf_obj *o, struct dc_export *budget, struct dc_file *file)
+{
+	struct dcf_alias *alias = NULL;
+	struct dc_file *there;
+
+	pthread_mutex_lock(&dcf.live_lock);
+	there = o->file && dc_file_is_of(o->file, budget) ? o->file : NULL;
+	for (struct dcf_alias *a = o->aliases; a && !there; a = a->next)
+		if (dc_file_is_of(a->file, budget))
+			there = a->file;
+	if (!there && !o->file) {
+		__atomic_store_n(&o->file, file, __ATOMIC_RELEASE);
+	} else if (!there) {
+		alias = gsh_calloc(1, sizeof(*alias));
+		alias->file = file;
+		alias->next = o->aliases;
+		o->aliases = alias;
+	}
+	pthread_mutex_unlock(&dcf.live_lock);
+	if (!there)
+		return file;
+	dc_file_put(file);
+	return there;
+}
+
+struct dc_file *dcf_file(struct dcf_export *e, struct dcf_obj *o)
+{
+	struct gsh_buffdesc key = { 0 };
+	struct dc_file *file;
+
+	if (!e->budget || o->handle.type != REGULAR_FILE)
+		return NULL;
+	file = file_of(o, e->budget);
+	if (file)
 		return file;
 	DCF_SUB(e, o->sub->obj_ops->handle_to_key(o->sub, &key));
 	if (key.len == 0 || key.len > DC_KEY_MAX)
 		return NULL;
-	file = dc_file_get(e->budget, key.addr, key.len);
-	if (!__atomic_compare_exchange_n(&o->file, &none, file, false, __ATOMIC_ACQ_REL,
-					 __ATOMIC_ACQUIRE)) {
-		dc_file_put(file);
-		file = none;
-	}
-	return file;
+	return remember(o, e->budget, dc_file_get(e->budget, key.addr, key.len));
 }
 
 /* Pins a descriptor of the file's own, getting one if need be. */
@@ -123,7 +162,7 @@ static bool pin(struct dcf_export *e, struct dcf_obj *o, struct dc_file *file)
 
 		if (dc_write_begin(file))
 			return true;
-		fd = dcf_own_fd(e, o->sub);
+		fd = dc_fd_room(dcf.engine) ? dcf_own_fd(e, o->sub) : -EMFILE;
 		if (fd < 0) {
 			if (!__atomic_exchange_n(&e->said_no_fd, true, __ATOMIC_RELAXED))
 				LogWarn(COMPONENT_FSAL,
@@ -157,6 +196,7 @@ static void read2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_a
 	struct dcf_export *e = dcf_current();
 	struct relay *r = relay_get(e, h, done_cb, arg);
 
+	dcf_gate_let_go();
 	DCF_SUB(e, SUB(h)->obj_ops->read2(SUB(h), bypass, read_done, io, r));
 }
 
@@ -181,18 +221,20 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 	(void)sub;
 	op_ctx->fsal_export = &r->e->export;
 	if (r->pinned) {
-		dc_write_done(r->file, io->offset, len, r->pages, r->client, r->errors);
-		if (r->stable && len > 0) {
-			/* Dirty or unsynced, so the descriptor is there to be pinned again. */
-			int err = pin(r->e, dcf_obj(r->h), r->file) ? 0 : -EIO;
+		bool sync = r->stable && len > 0;
+		int err = 0;
 
-			if (err == 0) {
-				err = dc_commit(r->file, r->client);
-				dc_write_unpin(r->file);
-			}
-			if (err < 0)
-				st = status_of(err);
+		/* A second pin: a file that is unlinked meanwhile keeps its descriptor for the sync. */
+		if (sync && !dc_write_begin(r->file))
+			err = -EIO;
+		dc_write_done(r->file, io->offset, len, r->pages, r->client, r->errors);
+		if (sync && err == 0) {
+			dcf_gate_let_go();
+			err = dc_commit(r->file, r->client);
+			dc_write_unpin(r->file);
 		}
+		if (err < 0)
+			st = status_of(err);
 	} else if (r->e->budget) {
 		/* No descriptor: nothing may stay dirty that nobody accounts (R9). */
 		if (len > 0)
@@ -324,7 +366,7 @@ static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_
 	pinned = file && pin(e, dcf_obj(h), file);
 	pages = pinned ? dc_write_need(file, io->offset, len) : dc_write_pages(io->offset, len);
 	if (dc_admit(e->budget, pages)) {
-		write_through(e, h, bypass, done_cb, io, arg, file, pinned, pages, dcf_client_id());
+		write_in_turn(e, h, bypass, done_cb, io, arg, file, pinned, pages, dcf_client_id());
 		return;
 	}
 	/* It may wait long, and what is cached then is another matter: unpin, and have it admitted
@@ -343,6 +385,7 @@ static fsal_status_t commit2(obj_t *h, off_t offset, size_t len)
 	fsal_status_t st;
 	int err;
 
+	dcf_gate_let_go();
 	if (file && dc_commit_is_free(file, dcf_client_id(), &err))
 		return status_of(err);
 	if (file && pin(e, dcf_obj(h), file)) {
@@ -361,11 +404,14 @@ static fsal_status_t commit2(obj_t *h, off_t offset, size_t len)
 /* The file as far as the engine knows it already; does not make one. */
 static struct dc_file *known(struct dcf_export *e, obj_t *h, bool *put)
 {
-	struct dc_file *file = h ? __atomic_load_n(&dcf_obj(h)->file, __ATOMIC_ACQUIRE) : NULL;
 	struct gsh_buffdesc key = { 0 };
+	struct dc_file *file;
 
 	*put = false;
-	if (file || !h || !e->budget || h->type != REGULAR_FILE)
+	if (!h || !e->budget || h->type != REGULAR_FILE)
+		return NULL;
+	file = file_of(dcf_obj(h), e->budget);
+	if (file)
 		return file;
 	DCF_SUB(e, SUB(h)->obj_ops->handle_to_key(SUB(h), &key));
 	if (key.len == 0 || key.len > DC_KEY_MAX)
@@ -488,7 +534,7 @@ static fsal_status_t open2(obj_t *h, struct state_t *state, fsal_openflags_t fla
 			   bool *caller_perm_check)
 {
 	struct dcf_export *e = dcf_current();
-	struct dc_file *file = name ? NULL : dcf_obj(h)->file;
+	struct dc_file *file = name || !e->budget ? NULL : file_of(dcf_obj(h), e->budget);
 	uint64_t seq = file ? dc_file_seq(file) : 0;
 	obj_t *sub = NULL;
 	fsal_status_t st;
@@ -507,7 +553,7 @@ static fsal_status_t open2(obj_t *h, struct state_t *state, fsal_openflags_t fla
 static fsal_status_t reopen2(obj_t *h, struct state_t *state, fsal_openflags_t flags)
 {
 	struct dcf_export *e = dcf_current();
-	struct dc_file *file = dcf_obj(h)->file;
+	struct dc_file *file = e->budget ? file_of(dcf_obj(h), e->budget) : NULL;
 	uint64_t seq = file ? dc_file_seq(file) : 0;
 	fsal_status_t st;
 

@@ -86,7 +86,8 @@ uint64_t dc_export_drain(struct dc_export *exp, uint64_t timeout_ns)
 {
 	uint64_t start = dc_now(exp->eng), left;
 
-	atomic_store(&exp->drain_until, start + timeout_ns);
+	/* 0: parked writes only; until somebody drains in earnest, the rest goes its usual way. */
+	atomic_store(&exp->drain_until, timeout_ns ? start + timeout_ns : UINT64_MAX);
 	atomic_store(&exp->draining, true);
 	dc_dispatch(exp);
 	for (;;) {

@@ -54,6 +54,7 @@ void dc_file_set_fd(struct dc_file *file, int fd)
 	pthread_mutex_lock(&file->lock);
 	if (file->fd < 0) {
 		file->fd = fd;
+		atomic_fetch_add(&file->exp->eng->nr_open, 1);
 		fd = -1;
 		dc_file_rest_locked(file);
 	}
@@ -68,8 +69,7 @@ void dc_fd_unpin_locked(struct dc_file *file)
 	file->fd_users--;
 	if (file->fd_users == 0 && file->unlinked && file->map.nr_pages == 0) {
 		/* Keeping it would keep the deleted file's space. */
-		close(file->fd);
-		file->fd = -1;
+		dc_fd_close(file);
 	}
 }
 
@@ -110,7 +110,23 @@ void dc_file_rest_locked(struct dc_file *file)
 		dc_device_wake(exp->dev);
 }
 
-bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than)
+void dc_fd_close(struct dc_file *file)
+{
+	close(file->fd);
+	file->fd = -1;
+	atomic_fetch_sub(&file->exp->eng->nr_open, 1);
+}
+
+bool dc_fd_room(struct dc_engine *eng)
+{
+	/* Idle ones first. Then those of quiet files, which the flusher syncs at once while the cap is
+	 * reached (sync_quiet()). */
+	if (atomic_load(&eng->nr_open) >= eng->opt.max_open_files)
+		dc_idle_trim(eng, 0, eng->opt.max_open_files - 1);
+	return atomic_load(&eng->nr_open) < eng->opt.max_open_files;
+}
+
+bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than, uint32_t keep)
 {
 	struct dc_file *file;
 	bool left;
@@ -119,8 +135,7 @@ bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than)
 		pthread_mutex_lock(&eng->idle_lock);
 		file = TAILQ_FIRST(&eng->idle);
 		left = file != NULL;
-		if (file && file->idle_since > older_than &&
-		    eng->nr_idle <= eng->opt.max_open_files)
+		if (file && file->idle_since > older_than && atomic_load(&eng->nr_open) <= keep)
 			file = NULL;
 		/* On the list, so it has not been freed: file_free() takes it off first. But its
 		 * last reference may be gone already; then file_free() closes the descriptor. */
@@ -140,8 +155,7 @@ bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than)
 		if (file->idle) {
 			dc_idle_remove_locked(file);
 			dc_assert(file->fd >= 0 && file->fd_users == 0);
-			close(file->fd);
-			file->fd = -1;
+			dc_fd_close(file);
 		}
 		pthread_mutex_unlock(&file->lock);
 		dc_file_put(file);
@@ -149,6 +163,16 @@ bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than)
 }
 
 /* ---- recording ---- */
+
+struct dc_writer *dc_writer_new_locked(struct dc_file *file)
+{
+	if (file->nr_writers == file->cap_writers) {
+		file->cap_writers = file->cap_writers ? 2 * file->cap_writers : 1;
+		file->writers =
+			dc_realloc(file->writers, file->cap_writers * sizeof(*file->writers));
+	}
+	return &file->writers[file->nr_writers++];
+}
 
 static void note_writer(struct dc_file *file, uint64_t client)
 {
@@ -159,20 +183,16 @@ static void note_writer(struct dc_file *file, uint64_t client)
 		for (i = 0; i < file->nr_writers; i++) {
 			if (w[i].client == client)
 				break;
-			if (w[i].err == 0 && w[i].seq <= file->synced_seq)
+			/* While an error is owed, who was told stays known, within reason. */
+			if ((!file->holds_error_ref || file->nr_writers >= 256) && w[i].err == 0 &&
+			    w[i].seq <= file->synced_seq)
 				spare = i;
 		}
 		if (i == file->nr_writers && spare != UINT32_MAX)
 			i = spare;
 		if (i == file->nr_writers) {
-			if (file->nr_writers == file->cap_writers) {
-				file->cap_writers = file->cap_writers ? 2 * file->cap_writers : 1;
-				file->writers =
-					dc_realloc(file->writers, file->cap_writers * sizeof(*w));
-				w = file->writers;
-			}
-			file->nr_writers++;
-			w[i].err = 0;
+			dc_writer_new_locked(file)->err = 0;
+			w = file->writers;
 		}
 		w[i].client = client;
 		file->last_writer = i;
@@ -364,8 +384,7 @@ int dc_unlinked_locked(struct dc_file *file, uint64_t *pages)
 	puts += dc_settle_locked(file);
 	if (file->fd >= 0 && file->fd_users == 0) {
 		dc_idle_remove_locked(file);
-		close(file->fd);
-		file->fd = -1;
+		dc_fd_close(file);
 	}
 	return puts;
 }

@@ -52,17 +52,26 @@ void dc_error_locked(struct dc_file *file, int err)
 
 int dc_told_locked(struct dc_file *file, uint64_t client)
 {
-	int err = 0;
+	struct dc_writer *w = NULL;
+	int err;
 
 	if (!file->holds_error_ref)
 		return 0;
-	for (uint32_t i = 0; i < file->nr_writers; i++) {
-		if (file->writers[i].client == client) {
-			err = file->writers[i].err;
-			file->writers[i].err = 0;
-		}
+	for (uint32_t i = 0; i < file->nr_writers && !w; i++)
+		if (file->writers[i].client == client)
+			w = &file->writers[i];
+	if (w) {
+		err = w->err;
+		w->err = 0;
+		return err;
 	}
-	return err;
+	/* One that never wrote here, while somebody is still owed an error, may be that somebody under
+	 * another address: better told in vain than not. Once: from now on it is known. */
+	w = dc_writer_new_locked(file);
+	w->client = client;
+	w->seq = 0;
+	w->err = 0;
+	return file->last_error;
 }
 
 void dc_file_error(struct dc_file *file, int err)

@@ -116,6 +116,11 @@ struct dc_file *dc_file_find(struct dc_export *exp, const void *key, size_t len)
 	return lookup(exp, key, len, false);
 }
 
+bool dc_file_is_of(const struct dc_file *file, const struct dc_export *exp)
+{
+	return file->exp == exp;
+}
+
 void dc_file_hold(struct dc_file *file)
 {
 	uint32_t before = atomic_fetch_add(&file->refs, 1);
@@ -133,7 +138,7 @@ static void file_free(struct dc_file *file)
 	dc_assert(file->fd_users == 0 && !file->on_quiet_list);
 	dc_idle_remove_locked(file);
 	if (file->fd >= 0)
-		close(file->fd);
+		dc_fd_close(file);
 	dc_map_clear(&file->map);
 	free(file->writers);
 	dc_assert(!file->writing && !file->queued);

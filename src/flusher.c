@@ -46,6 +46,8 @@ void dc_kick(struct dc_export *exp)
 	dc_device_wake(dev);
 }
 
+static void sync_quiet(struct dc_device *dev, struct dc_export *exp, uint64_t now);
+
 /* ---- turns ---- */
 
 static struct dc_turn *turn_new(struct dc_device *dev, struct dc_file *file)
@@ -221,12 +223,17 @@ static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now
 	return true;
 }
 
-/* An error of the operation, not of the data: the file system, the kernel or a filter refuses it. */
+/* The operation never ran: the kernel or a filter refuses it. No device answers so. */
 static bool refused(int res)
 {
-	return res == -ENOSYS || res == -EINVAL || res == -EOPNOTSUPP || res == -EPERM ||
-	       res == -ESPIPE || res == -ECANCELED || res == -EAGAIN || res == -EINTR ||
-	       res == -EBADF || res == -ENOMEM;
+	return res == -ENOSYS || res == -EPERM || res == -ESPIPE || res == -EBADF ||
+	       res == -ECANCELED || res == -EINTR;
+}
+
+/* Either that, or the device's answer, with the data gone. */
+static bool ambiguous(int res)
+{
+	return res == -EINVAL || res == -EOPNOTSUPP || res == -EAGAIN || res == -ENOMEM;
 }
 
 /* The end of a turn: unpins, settles, frees. */
@@ -253,23 +260,29 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 	struct dc_file *file = turn->file;
 	struct dc_export *exp = file->exp;
 	uint64_t pages = turn->pages;
-	int res = turn->op.res;
+	int res = turn->op.res, told = 0;
 	bool drop;
 
-	if (res < 0 && refused(res)) {
+	if (refused(res) || ambiguous(res)) {
+		int first = res;
+
 		/* The pages are still dirty in the kernel, so the claim must not end (R3): do it
 		 * the plain way, here, slow but right. */
 		dc_log(dev->eng, DC_LOG_WARN,
 		       "%s: writeback was refused (%s); falling back to a plain system call",
 		       dev->be->ops->name, strerror(-res));
 		res = dev->be->ops->writeback(dev->be, turn->op.fd, turn->op.offset, turn->op.len);
-		if (res < 0 && refused(res))
+		if (refused(res) || ambiguous(res))
 			res = dev->be->ops->sync(dev->be, turn->op.fd);
+		/* Waiting may have consumed the device's error, and a repetition succeeds because the
+		 * pages are clean by then. */
+		if (res == 0 && ambiguous(first))
+			told = first;
 	}
 	pthread_mutex_lock(&file->lock);
 	LIST_REMOVE(turn, link);
-	if (res < 0)
-		dc_error_locked(file, res);
+	if (res < 0 || told < 0)
+		dc_error_locked(file, res < 0 ? res : told);
 	drop = res == 0 && atomic_load(&exp->drop_behind);
 	dc_file_wake_locked(file);
 	pthread_mutex_unlock(&file->lock);
@@ -286,9 +299,10 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 }
 
 /* A quiet file was fdatasync'ed, so that its COMMIT will be free. */
-static void sync_done(struct dc_device *dev, struct dc_turn *turn)
+static void sync_done(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
 {
 	struct dc_file *file = turn->file;
+	struct dc_export *exp = file->exp;
 
 	pthread_mutex_lock(&file->lock);
 	LIST_REMOVE(turn, link);
@@ -303,6 +317,7 @@ static void sync_done(struct dc_device *dev, struct dc_turn *turn)
 	pthread_mutex_unlock(&file->lock);
 	dev->syncs_in_flight--;
 	dc_turn_end(dev, turn);
+	sync_quiet(dev, exp, now);
 }
 
 static void complete(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
@@ -315,7 +330,7 @@ static void complete(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
 		dc_drop_done(dev, turn, now);
 		break;
 	case DC_TURN_SYNC:
-		sync_done(dev, turn);
+		sync_done(dev, turn, now);
 		break;
 	}
 }
@@ -362,7 +377,8 @@ static void take_kicked(struct dc_device *dev)
 /* Submits fdatasync for files that have been quiet for the expiry time. */
 static void sync_quiet(struct dc_device *dev, struct dc_export *exp, uint64_t now)
 {
-	uint64_t age = atomic_load(&exp->expire_ns);
+	bool pressed = atomic_load(&dev->eng->nr_open) >= dev->eng->opt.max_open_files;
+	uint64_t age = pressed ? 0 : atomic_load(&exp->expire_ns);
 
 	while (dev->syncs_in_flight < SYNCS_MAX) {
 		struct dc_turn *turn;
@@ -432,7 +448,8 @@ static bool tick(struct dc_device *dev, uint64_t now)
 		sync_quiet(dev, exp, now);
 	}
 	pthread_mutex_unlock(&dev->lock);
-	watch |= dc_idle_trim(dev->eng, now > IDLE_FD_NS ? now - IDLE_FD_NS : 0);
+	watch |= dc_idle_trim(dev->eng, now > IDLE_FD_NS ? now - IDLE_FD_NS : 0,
+			      dev->eng->opt.max_open_files);
 	return watch;
 }
 

@@ -15,7 +15,8 @@
  *     after    in the second case ask the kernel how much of those windows is dirty, claim what
  *              exceeds our claims, give back the rest
  *
- * Where the kernel has no cachestat(2) (before 6.5), the pages written are what is counted.
+ * Where the kernel has no cachestat(2) (before 6.5), or pages of another size than 4 KiB, the pages
+ * written are what is counted.
  */
 #include "internal.h"
 

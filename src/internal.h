@@ -253,6 +253,7 @@ struct dc_engine {
 	pthread_mutex_t idle_lock;
 	TAILQ_HEAD(dc_idle_list, dc_file) idle; /* open, clean and unused, oldest first */
 	uint32_t nr_idle;
+	_Atomic uint32_t nr_open; /* descriptors of our own */
 };
 
 /* ---- util ---- */
@@ -314,13 +315,18 @@ bool dc_nameless_locked(struct dc_file *file);
 /** The last link is gone: ends all claims. Returns references to put, and in *pages what has
  * to be released, once the lock is free. file->lock held. */
 int dc_unlinked_locked(struct dc_file *file, uint64_t *pages);
+/** Closes the file's descriptor; file->lock held, or nobody else knows the file. */
+void dc_fd_close(struct dc_file *file);
 /** The pinned descriptor is not needed any more; file->lock held. */
 void dc_fd_unpin_locked(struct dc_file *file);
-/** Closes descriptors of files idle since before `older_than`, and the oldest above the cap.
+/** Closes descriptors of files idle since before `older_than`, and idle ones, the oldest first, while
+ * more than `keep` are open.
  * @return true if any idle descriptor is left. */
-bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than);
+bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than, uint32_t keep);
 /** The file is in use, or ends: off the list of idle descriptors. file->lock held. */
 void dc_idle_remove_locked(struct dc_file *file);
+/** A further entry in file->writers, not initialised; file->lock held. */
+struct dc_writer *dc_writer_new_locked(struct dc_file *file);
 /** This writer will be told of `err`; file->lock held. */
 void dc_owe_locked(struct dc_file *file, struct dc_writer *w, int err);
 /** Every client with uncommitted writes will be told `err` (-errno). file->lock held. */

@@ -50,7 +50,7 @@ struct dc_host_ops {
 struct dc_engine_options {
 	unsigned int executors;	     /* per device, threads that run admitted waiters; 0: the
 				      * releaser's own */
-	unsigned int max_open_files; /* own descriptors kept open for idle files; 0: 1024 */
+	unsigned int max_open_files; /* own descriptors; past it dc_fd_room() says no; 0: 1024 */
 	bool threads; /* false: no flusher thread, the owner calls dc_device_poll() */
 };
 
@@ -179,6 +179,12 @@ uint64_t dc_write_windows(uint64_t offset, uint64_t len);
  * dc_write_done(): an error that took the write's pages before it was recorded concerns its client
  * too, and the engine did not know of it then. */
 uint64_t dc_file_errors(struct dc_file *file);
+
+/** May another descriptor be opened? Closes idle ones first. If not, do without (R9). */
+bool dc_fd_room(struct dc_engine *eng);
+
+/** Is this the file's export? One file reached through two exports is two files here. */
+bool dc_file_is_of(const struct dc_file *file, const struct dc_export *exp);
 
 /** Gives the file a descriptor of its own (reading suffices); ownership passes to the engine. If it
  * has one already, `fd` is closed. */

@@ -337,7 +337,7 @@ void op_finish(struct mop *m)
 	if (!m->op)
 		return; /* the kernel's own; taken away in wait() */
 	if (m->refused)
-		m->op->res = W->dice >> 21 & 1 ? -EINVAL : -EAGAIN;
+		m->op->res = W->dice >> 21 & 1 ? -ENOSYS : -EPERM;
 	else
 		m->op->res = m->op->kind == DC_OP_DROP ? 0 : take_error(m->mf);
 	if (m->snap && m->op->res == 0)

@@ -588,7 +588,7 @@ static void test_refused_operation_falls_back(void **state)
 	struct dc_file *file = rig_file(r, 1);
 
 	(void)state;
-	r->fake->fail[DC_OP_WRITEBACK] = -EINVAL;
+	r->fake->fail[DC_OP_WRITEBACK] = -ENOSYS;
 	r->fake->fail_n[DC_OP_WRITEBACK] = 1000;
 	rig_write(r, file, 0, 8 * MiB, 1);
 	rig_settle(r);
@@ -782,7 +782,7 @@ static void test_idle_descriptor_is_closed(void **state)
 	/* Not while it is dirty, nor while it is unsynced. */
 	dc_file_set_fd(file, rig_open(r, 1));
 	rig_write(r, file, 0, PAGE, 1);
-	r->fake->fail[DC_OP_SYNC] = -EINVAL; /* never gets synced by itself */
+	r->fake->fail[DC_OP_SYNC] = -ENOSYS; /* never gets synced by itself */
 	r->fake->fail_n[DC_OP_SYNC] = 1000;
 	for (int i = 0; i < 100; i++)
 		rig_pass(r, 1 * SEC);
