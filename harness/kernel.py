@@ -136,11 +136,9 @@ class Sampler:
 
     # -- sampling
 
-    def sample(self):
-        """One sample, taken now."""
+    def _sweep(self, paths):
         dirty = writeback = cached = 0
-        started = time.monotonic()
-        for path in self._files():
+        for path in paths:
             try:
                 stat = cachestat(path)
             except OSError as error:
@@ -151,6 +149,21 @@ class Sampler:
             dirty += stat.dirty
             writeback += stat.writeback
             cached += stat.cached
+        return dirty, writeback, cached
+
+    def sample(self):
+        """One sample, taken now.
+
+        Files are looked at one after the other, so pages that one gives up and another takes
+        meanwhile may be counted twice: in one order of the files or in the other, not in both. The
+        smaller of a sweep forth and one back is therefore never above what really was.
+        """
+        started = time.monotonic()
+        paths_now = list(self._files())
+        sweeps = [self._sweep(paths_now)]
+        if len(paths_now) > 1:
+            sweeps.append(self._sweep(reversed(paths_now)))
+        dirty, writeback, cached = min(sweeps, key=lambda sweep: sweep[0] + sweep[1])
         return Sample(started, dirty * PAGE_SIZE, writeback * PAGE_SIZE, cached * PAGE_SIZE)
 
     def _run(self):
