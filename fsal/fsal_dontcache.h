@@ -7,7 +7,7 @@
  *   export.c   export operations and an export's life time
  *   handle.c   object operations that only pass down
  *   write.c    write2, commit2 and what shrinks files: where the engine comes in
- *   request.c  a write that another thread carries out: parked, or left to the file's writer
+ *   request.c  a write that another thread carries out: parked
  *   gate.c     a connection that is not read from
  *   ownfd.c    a file descriptor of our own for the sub-FSAL's file
  *   control.c  the Unix socket that answers with counters
@@ -124,7 +124,6 @@ struct dc_file *dcf_file(struct dcf_export *e, struct dcf_obj *o);
 
 struct dcf_request {
 	struct dc_waiter waiter; /* while parked */
-	struct dc_queued queued; /* while left to another writer of the file */
 	struct dcf_export *e;
 	struct fsal_obj_handle *h;
 	bool bypass;
@@ -132,9 +131,6 @@ struct dcf_request {
 	struct fsal_io_arg *io;
 	void *caller_arg;
 	uint64_t client;
-	/* queued: admitted and pinned already */
-	struct dc_file *file;
-	uint64_t pages;
 	/* of the request's op context */
 	struct gsh_export *ctx_export;
 	struct user_cred creds;

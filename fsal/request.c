@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * A write that is carried out by another thread than the one that received it: parked until the budget
- * has room, or left to another writer of the same file.
+ * has room.
  *
  * write2 returns without having called done_cb; Ganesha's worker suspends the request and goes on.
  * Whoever carries the write out makes an op context for it, with the request's credentials, and calls

@@ -278,51 +278,6 @@ static size_t io_len(const struct fsal_io_arg *io)
 	return len;
 }
 
-/* A write that was left to us by another thread. */
-static void run_queued(struct dc_queued *q)
-{
-	struct dcf_request *r = container_of(q, struct dcf_request, queued);
-	struct req_op_context ctx;
-
-	dcf_request_context(r, &ctx);
-	write_through(r->e, r->h, r->bypass, r->done_cb, r->io, r->caller_arg, r->file, true,
-		      r->pages, r->client);
-	release_op_context();
-	dcf_request_free(r);
-}
-
-/* Below this the copy is shorter than another thread's wake-up: measured with 64 KiB, queueing gained
- * nothing; with 1 MiB and one writer it gave 1.2 times the throughput. */
-#define QUEUE_MIN (128UL << 10)
-
-/* A worker carries out this many writes of others before an executor takes over. */
-#define WORKER_BATCH 4
-
-/* Carries an admitted write out, or leaves it to the one who is writing the file just now. A stable
- * write does not queue: it would keep others waiting for its sync. */
-static void write_in_turn(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_cb done_cb,
-			  struct fsal_io_arg *io, void *caller_arg, struct dc_file *file,
-			  bool pinned, uint64_t pages, uint64_t client)
-{
-	if (!pinned || io->fsal_stable || io_len(io) < QUEUE_MIN) {
-		write_through(e, h, bypass, done_cb, io, caller_arg, file, pinned, pages, client);
-		return;
-	}
-	if (!dc_file_enter(file)) {
-		struct dcf_request *r = dcf_request_new(e, h, bypass, done_cb, io, caller_arg);
-
-		r->client = client;
-		r->file = file;
-		r->pages = pages;
-		r->queued.run = run_queued;
-		if (dc_file_enqueue(file, &r->queued))
-			return;
-		dcf_request_free(r);
-	}
-	write_through(e, h, bypass, done_cb, io, caller_arg, file, true, pages, client);
-	dc_file_leave(file, WORKER_BATCH);
-}
-
 void dcf_write_admitted(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_cb done_cb,
 			struct fsal_io_arg *io, void *caller_arg, uint64_t pages, uint64_t client)
 {
@@ -338,7 +293,7 @@ void dcf_write_admitted(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_
 			pages = need;
 		}
 	}
-	write_in_turn(e, h, bypass, done_cb, io, caller_arg, file, pinned, pages, client);
+	write_through(e, h, bypass, done_cb, io, caller_arg, file, pinned, pages, client);
 }
 
 static void plain_write_done(obj_t *sub, fsal_status_t st, void *io, void *arg)
@@ -366,7 +321,7 @@ static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_
 	pinned = file && pin(e, dcf_obj(h), file);
 	pages = pinned ? dc_write_need(file, io->offset, len) : dc_write_pages(io->offset, len);
 	if (dc_admit(e->budget, pages)) {
-		write_in_turn(e, h, bypass, done_cb, io, arg, file, pinned, pages, dcf_client_id());
+		write_through(e, h, bypass, done_cb, io, arg, file, pinned, pages, dcf_client_id());
 		return;
 	}
 	/* It may wait long, and what is cached then is another matter: unpin, and have it admitted

@@ -65,8 +65,6 @@ static struct dc_file *file_new(struct dc_export *exp, const void *key, size_t l
 	memcpy(file->key, key, len);
 	pthread_mutex_init(&file->lock, NULL);
 	pthread_cond_init(&file->cond, NULL);
-	pthread_mutex_init(&file->writers_lock, NULL);
-	file->queued_last = &file->queued;
 	dc_map_init(&file->map);
 	LIST_INIT(&file->turns);
 	file->fd = -1;
@@ -141,8 +139,6 @@ static void file_free(struct dc_file *file)
 		dc_fd_close(file);
 	dc_map_clear(&file->map);
 	free(file->writers);
-	dc_assert(!file->writing && !file->queued);
-	pthread_mutex_destroy(&file->writers_lock);
 	pthread_cond_destroy(&file->cond);
 	pthread_mutex_destroy(&file->lock);
 	file->magic = 0;

@@ -117,12 +117,6 @@ struct dc_file {
 	TAILQ_ENTRY(dc_file) commit_link, quiet_link;
 	uint64_t quiet_since;
 
-	pthread_mutex_t writers_lock; /* a leaf */
-	/* under writers_lock */
-	bool writing; /* somebody is in */
-	struct dc_queued *queued, **queued_last;
-	struct dc_waiter servant; /* for handing over; used by who is in */
-
 	/* under engine.idle_lock */
 	TAILQ_ENTRY(dc_file) idle_link;
 	uint64_t idle_since;

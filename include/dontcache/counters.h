@@ -27,8 +27,6 @@
 	X(DROPPED, "drop_behind_bytes_total", "bytes",                                             \
 	  "file ranges whose clean pages were dropped behind the flusher")                         \
 	X(TURNS, "turns_total", "turns", "flusher turns submitted")                                \
-	X(COMBINED, "combined_total", "writes",                                                    \
-	  "writes carried out by another writer of the same file")                                 \
 	X(KICKS, "kicks_total", "kicks", "kicks that woke the flusher")                            \
 	X(KICKS_COALESCED, "kicks_coalesced_total", "kicks", "kicks that found the bit set")       \
 	X(PARKED, "parked_total", "writes", "writes that had to be parked")                        \

@@ -190,25 +190,6 @@ bool dc_file_is_of(const struct dc_file *file, const struct dc_export *exp);
  * has one already, `fd` is closed. */
 void dc_file_set_fd(struct dc_file *file, int fd);
 
-/*
- * Writers of one file do not pile up on its inode's lock: one is in, the others leave their writes
- * behind for it (src/writers.c).
- */
-struct dc_queued {
-	void (*run)(struct dc_queued *q); /* carries the write out, in whoever's thread */
-	struct dc_queued *next;
-};
-
-/** Enters the file for a write. false: somebody is in; use dc_file_enqueue(). */
-bool dc_file_enter(struct dc_file *file);
-
-/** Leaves a write to the one who is in. false: nobody is any more, the caller is now in himself. */
-bool dc_file_enqueue(struct dc_file *file, struct dc_queued *q);
-
-/** After his own write, who is in carries out those that were left, up to `batch` of them, then hands
- * what is left to an executor: a worker must not become one file's servant. */
-void dc_file_leave(struct dc_file *file, unsigned int batch);
-
 /**
  * The write happened: records [offset, offset + len) as dirty and kicks the flusher if the export is
  * over its background level. `len` is what was really written; 0 if it failed. Gives back what is
