@@ -177,9 +177,9 @@ static bool pin(struct dcf_export *e, struct dcf_obj *o, struct dc_file *file)
 	return false;
 }
 
-/* ---- read2 ---- */
+/* ---- read2, and writes that are passed on as they are ---- */
 
-static void read_done(obj_t *sub, fsal_status_t st, void *io, void *arg)
+static void pass_done(obj_t *sub, fsal_status_t st, void *io, void *arg)
 {
 	struct relay *r = arg;
 	struct fsal_export *saved = op_ctx->fsal_export;
@@ -197,7 +197,7 @@ static void read2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_a
 	struct relay *r = relay_get(e, h, done_cb, arg);
 
 	dcf_gate_let_go();
-	DCF_SUB(e, SUB(h)->obj_ops->read2(SUB(h), bypass, read_done, io, r));
+	DCF_SUB(e, SUB(h)->obj_ops->read2(SUB(h), bypass, pass_done, io, r));
 }
 
 /* ---- write2 ---- */
@@ -296,11 +296,6 @@ void dcf_write_admitted(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_
 	write_through(e, h, bypass, done_cb, io, caller_arg, file, pinned, pages, client);
 }
 
-static void plain_write_done(obj_t *sub, fsal_status_t st, void *io, void *arg)
-{
-	read_done(sub, st, io, arg);
-}
-
 static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_arg *io, void *arg)
 {
 	struct dcf_export *e = dcf_current();
@@ -313,7 +308,7 @@ static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_
 	if (!e->budget || len == 0 || io->offset > INT64_MAX || len > INT64_MAX - io->offset) {
 		struct relay *r = relay_get(e, h, done_cb, arg);
 
-		DCF_SUB(e, SUB(h)->obj_ops->write2(SUB(h), bypass, plain_write_done, io, r));
+		DCF_SUB(e, SUB(h)->obj_ops->write2(SUB(h), bypass, pass_done, io, r));
 		return;
 	}
 	dcf_gate_write(dc_near_limit(e->budget));

@@ -14,17 +14,6 @@
 #define LINGER_NS (20 * DC_NS_PER_MS) /* doubled each time: 20 ms to 640 ms */
 #define TRIES_MAX 6
 
-static void runs_add(struct dc_runs *runs, uint64_t first, uint64_t end)
-{
-	if (runs->nr == runs->cap) {
-		runs->cap = runs->cap ? 2 * runs->cap : 4;
-		runs->run = dc_realloc(runs->run, runs->cap * sizeof(*runs->run));
-	}
-	runs->run[runs->nr].first = first;
-	runs->run[runs->nr].end = end;
-	runs->nr++;
-}
-
 static bool left_cached(struct dc_backend *be, int fd, uint64_t offset, uint64_t len)
 {
 	struct dc_cachestat st;
@@ -72,12 +61,11 @@ void dc_drop_next(struct dc_device *dev, struct dc_turn *turn)
 	dev->be->ops->submit(dev->be, &turn->op);
 }
 
-void dc_drop_done(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
+void dc_drop_done(struct dc_device *dev, struct dc_turn *turn)
 {
-	(void)now;
 	if (left_cached(dev->be, turn->op.fd, turn->op.offset, turn->op.len))
-		runs_add(&turn->again, turn->op.offset >> DC_WINDOW_SHIFT,
-			 (turn->op.offset + turn->op.len) >> DC_WINDOW_SHIFT);
+		dc_runs_add(&turn->again, turn->op.offset >> DC_WINDOW_SHIFT,
+			    (turn->op.offset + turn->op.len) >> DC_WINDOW_SHIFT);
 	dc_drop_next(dev, turn);
 }
 
@@ -121,7 +109,7 @@ void dc_drop_now_locked(struct dc_file *file, struct dc_runs *runs)
 		pthread_mutex_unlock(&file->lock);
 		dev->be->ops->drop(dev->be, fd, offset, len);
 		if (left_cached(dev->be, fd, offset, len))
-			runs_add(&again, first, end);
+			dc_runs_add(&again, first, end);
 		dc_count(file->exp, DC_CTR_DROPPED, len);
 		pthread_mutex_lock(&file->lock);
 	}

@@ -327,7 +327,7 @@ static void complete(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
 		writeback_done(dev, turn, now);
 		break;
 	case DC_TURN_DROP:
-		dc_drop_done(dev, turn, now);
+		dc_drop_done(dev, turn);
 		break;
 	case DC_TURN_SYNC:
 		sync_done(dev, turn, now);

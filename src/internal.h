@@ -367,7 +367,7 @@ void dc_turn_end(struct dc_device *dev, struct dc_turn *turn);
 
 /** Submits the drop of the turn's next windows; ends the turn after the last. Flusher only. */
 void dc_drop_next(struct dc_device *dev, struct dc_turn *turn);
-void dc_drop_done(struct dc_device *dev, struct dc_turn *turn, uint64_t now);
+void dc_drop_done(struct dc_device *dev, struct dc_turn *turn);
 /** Tries again what lingered long enough. Flusher only. */
 void dc_drop_due(struct dc_device *dev, uint64_t now);
 /** How long the flusher may wait, at most `timeout` ns. */
@@ -377,6 +377,9 @@ uint64_t dc_drop_timeout(const struct dc_device *dev, uint64_t timeout);
 void dc_drop_now_locked(struct dc_file *file, struct dc_runs *runs);
 
 /* ---- turn.c ---- */
+
+/** Adds windows [first, end) behind those that are there. */
+void dc_runs_add(struct dc_runs *runs, uint64_t first, uint64_t end);
 
 struct dc_take {
 	uint64_t first, end; /* pages */

@@ -117,6 +117,17 @@ static void pass_end_locked(struct dc_file *file, uint64_t now)
 	dc_pass_begin_locked(file, now);
 }
 
+void dc_runs_add(struct dc_runs *runs, uint64_t first, uint64_t end)
+{
+	if (runs->nr == runs->cap) {
+		runs->cap = runs->cap ? 2 * runs->cap : 8;
+		runs->run = dc_realloc(runs->run, runs->cap * sizeof(*runs->run));
+	}
+	runs->run[runs->nr].first = first;
+	runs->run[runs->nr].end = end;
+	runs->nr++;
+}
+
 static void note_windows(struct dc_file *file, uint64_t first, uint64_t end, struct dc_runs *runs)
 {
 	uint64_t page = first;
@@ -128,13 +139,7 @@ static void note_windows(struct dc_file *file, uint64_t first, uint64_t end, str
 		if (runs->nr > 0 && runs->run[runs->nr - 1].end == w) {
 			runs->run[runs->nr - 1].end++;
 		} else {
-			if (runs->nr == runs->cap) {
-				runs->cap = runs->cap ? 2 * runs->cap : 8;
-				runs->run = dc_realloc(runs->run, runs->cap * sizeof(*runs->run));
-			}
-			runs->run[runs->nr].first = w;
-			runs->run[runs->nr].end = w + 1;
-			runs->nr++;
+			dc_runs_add(runs, w, w + 1);
 		}
 		page = (w + 1) * DC_WINDOW_PAGES;
 	}
