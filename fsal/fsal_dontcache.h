@@ -110,11 +110,13 @@ struct fsal_obj_handle *dcf_wrap(struct dcf_export *e, struct fsal_obj_handle *s
 
 /* write.c */
 void dcf_write_ops_init(struct fsal_obj_ops *ops);
-/** Carries out a write for which `pages` are reserved; op_ctx must be the caller's. */
+struct dcf_request;
+/** Carries out a write for which `pages` are reserved; op_ctx must be the caller's. Takes over `req`,
+ * which may be NULL. */
 void dcf_write_admitted(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass,
 			fsal_async_cb done_cb, struct fsal_io_arg *io, void *caller_arg,
-			uint64_t pages, uint64_t client);
-/** What the engine calls this caller: a hash of its address, ports left out. */
+			uint64_t pages, uint64_t client, struct dcf_request *req);
+/** What the engine calls this caller: DC_CLIENT() of its address and port. */
 uint64_t dcf_client_id(void);
 /** The file behind a handle, referenced by the handle; NULL for what is not a regular file or has
  * no usable key. */
@@ -124,6 +126,7 @@ struct dc_file *dcf_file(struct dcf_export *e, struct dcf_obj *o);
 
 struct dcf_request {
 	struct dc_waiter waiter; /* while parked */
+	struct dc_stable stable; /* while being synced */
 	struct dcf_export *e;
 	struct fsal_obj_handle *h;
 	bool bypass;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * A write that is carried out by another thread than the one that received it: parked until the budget
- * has room.
+ * A write that is answered by another thread than the one that received it: parked until the budget
+ * has room, or stable and on its way to the device.
  *
  * write2 returns without having called done_cb; Ganesha's worker suspends the request and goes on.
- * Whoever carries the write out makes an op context for it, with the request's credentials, and calls
+ * Whoever carries the write out, or answers it, makes an op context for it, with the request's credentials, and calls
  * done_cb; Ganesha then has a worker reply.
  *
  * Why not in the request's own op context: the worker may still be unwinding through it. What is
@@ -60,12 +60,13 @@ static void run_parked(struct dc_waiter *w, int status)
 	dcf_request_context(r, &ctx);
 	if (status == 0)
 		dcf_write_admitted(r->e, r->h, r->bypass, r->done_cb, r->io, r->caller_arg,
-				   r->waiter.pages, r->client);
+				   r->waiter.pages, r->client, r);
 	else
 		r->done_cb(r->h, fsalstat(ERR_FSAL_DELAY, 0), r->io, r->caller_arg);
 	/* May drop the last reference to the export, and so end it in here. */
 	release_op_context();
-	dcf_request_free(r);
+	if (status != 0)
+		dcf_request_free(r); /* the write does, otherwise */
 }
 
 void dcf_park(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass, fsal_async_cb done_cb,
@@ -80,8 +81,8 @@ void dcf_park(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass, fsal
 	r->waiter.run = run_parked;
 	switch (dc_park(e->budget, &r->waiter)) {
 	case DC_ADMITTED:
-		dcf_request_free(r);
-		dcf_write_admitted(e, h, bypass, done_cb, io, caller_arg, pages, dcf_client_id());
+		dcf_write_admitted(e, h, bypass, done_cb, io, caller_arg, pages, dcf_client_id(),
+				   r);
 		break;
 	case DC_PARKED:
 		break;

@@ -2,11 +2,12 @@
 /*
  * Writes, reads, COMMIT, and what shrinks files: where Ganesha's operations meet the engine.
  *
- *   write2:  admit -> (or request.c) -> pin -> the sub-FSAL's write2 -> record -> [sync] -> reply
+ *   write2:  admit -> (or request.c) -> pin -> the sub-FSAL's write2 -> record -> reply
+ *                                                                            -> sync -> reply
  *
  * The sub-FSAL always writes as UNSTABLE: its own stable write would sync the whole file in a way
  * the engine could not share or account. A stable write is made stable afterwards, by the engine,
- * and fails if that fails.
+ * its own range only, while no worker waits; and it fails if that fails.
  *
  * What shrinks a file notes the file's write sequence first and tells the engine after the sub-FSAL
  * did it; if anything was written meanwhile, the claims simply stay (R4) and end by being flushed.
@@ -32,6 +33,7 @@ struct relay {
 	uint64_t errors; /* recorded in the file before the write */
 	bool pinned;
 	bool stable;
+	struct dcf_request *req; /* a stable write's: another thread will answer it */
 };
 
 #define RELAYS_KEPT 8
@@ -81,18 +83,25 @@ uint64_t dcf_client_id(void)
 	const sockaddr_t *a = op_ctx->caller_addr;
 	const uint8_t *p = NULL;
 	uint64_t h = 0xcbf29ce484222325ULL;
+	uint32_t port = 0;
 	size_t len = 0;
 
 	if (a && a->ss_family == AF_INET) {
-		p = (const uint8_t *)&((const struct sockaddr_in *)a)->sin_addr;
-		len = sizeof(struct in_addr);
+		const struct sockaddr_in *in = (const struct sockaddr_in *)a;
+
+		p = (const uint8_t *)&in->sin_addr;
+		len = sizeof(in->sin_addr);
+		port = in->sin_port;
 	} else if (a && a->ss_family == AF_INET6) {
-		p = (const uint8_t *)&((const struct sockaddr_in6 *)a)->sin6_addr;
-		len = sizeof(struct in6_addr);
+		const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)a;
+
+		p = (const uint8_t *)&in->sin6_addr;
+		len = sizeof(in->sin6_addr);
+		port = in->sin6_port;
 	}
 	while (len--)
 		h = (h ^ *p++) * 0x100000001b3ULL;
-	return h;
+	return DC_CLIENT(h ^ h >> 32, port);
 }
 
 /* The file of this object in this export: MDCACHE may hand us one object through several exports of
@@ -211,6 +220,35 @@ static fsal_status_t sub_commit(struct dcf_export *e, obj_t *h)
 	return st;
 }
 
+/* A stable write is durable, or is not: its reply goes out. Called by the device's sync thread. */
+static void stable_done(struct dc_stable *s, int res)
+{
+	struct dcf_request *req = container_of(s, struct dcf_request, stable);
+	struct req_op_context ctx;
+
+	dcf_request_context(req, &ctx);
+	req->io->fsal_stable = res == 0;
+	/* After this neither io nor the object may be touched. */
+	req->done_cb(req->h, status_of(res), req->io, req->caller_arg);
+	release_op_context();
+	dcf_request_free(req);
+}
+
+/* Records a stable write and has it synced. Another thread answers, maybe before this returns. */
+static void stable_write_done(struct relay *r, const struct fsal_io_arg *io)
+{
+	struct dc_stable *s = &r->req->stable;
+
+	s->offset = io->offset;
+	s->len = io->io_amount;
+	s->client = r->client;
+	s->errors = r->errors;
+	s->done = stable_done;
+	dc_write_done(r->file, s->offset, s->len, r->pages, r->client, r->errors, true);
+	dcf_gate_let_go();
+	dc_stable_sync(r->file, s);
+}
+
 static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 {
 	struct relay *r = arg;
@@ -220,21 +258,16 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 
 	(void)sub;
 	op_ctx->fsal_export = &r->e->export;
+	if (r->pinned && r->req && len > 0) {
+		stable_write_done(r, io);
+		op_ctx->fsal_export = saved;
+		relay_put(r);
+		return;
+	}
+	if (r->req)
+		dcf_request_free(r->req);
 	if (r->pinned) {
-		bool sync = r->stable && len > 0;
-		int err = 0;
-
-		/* A second pin: a file that is unlinked meanwhile keeps its descriptor for the sync. */
-		if (sync && !dc_write_begin(r->file))
-			err = -EIO;
-		dc_write_done(r->file, io->offset, len, r->pages, r->client, r->errors);
-		if (sync && err == 0) {
-			dcf_gate_let_go();
-			err = dc_commit(r->file, r->client);
-			dc_write_unpin(r->file);
-		}
-		if (err < 0)
-			st = status_of(err);
+		dc_write_done(r->file, io->offset, len, r->pages, r->client, r->errors, false);
 	} else if (r->e->budget) {
 		/* No descriptor: nothing may stay dirty that nobody accounts (R9). */
 		if (len > 0)
@@ -251,10 +284,10 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 	relay_put(r);
 }
 
-/* The sub-FSAL's write, with `pages` reserved. */
+/* The sub-FSAL's write, with `pages` reserved. `req` may be NULL, then it is made where needed. */
 static void write_through(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_cb done_cb,
 			  struct fsal_io_arg *io, void *caller_arg, struct dc_file *file,
-			  bool pinned, uint64_t pages, uint64_t client)
+			  bool pinned, uint64_t pages, uint64_t client, struct dcf_request *req)
 {
 	struct relay *r = relay_get(e, h, done_cb, caller_arg);
 	struct dcf_obj *o = dcf_obj(h);
@@ -265,6 +298,15 @@ static void write_through(struct dcf_export *e, obj_t *h, bool bypass, fsal_asyn
 	r->pinned = pinned;
 	r->errors = pinned ? dc_file_errors(file) : 0;
 	r->stable = io->fsal_stable;
+	if (pinned && r->stable) {
+		dc_stable_begin(file);
+		if (!req)
+			req = dcf_request_new(e, h, bypass, done_cb, io, caller_arg);
+	} else if (req) {
+		dcf_request_free(req);
+		req = NULL;
+	}
+	r->req = req;
 	io->fsal_stable = false;
 	DCF_SUB(e, o->sub->obj_ops->write2(o->sub, bypass, write_done, io, r));
 }
@@ -279,7 +321,8 @@ static size_t io_len(const struct fsal_io_arg *io)
 }
 
 void dcf_write_admitted(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_cb done_cb,
-			struct fsal_io_arg *io, void *caller_arg, uint64_t pages, uint64_t client)
+			struct fsal_io_arg *io, void *caller_arg, uint64_t pages, uint64_t client,
+			struct dcf_request *req)
 {
 	struct dc_file *file = dcf_file(e, dcf_obj(h));
 	bool pinned = file && pin(e, dcf_obj(h), file);
@@ -293,7 +336,7 @@ void dcf_write_admitted(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_
 			pages = need;
 		}
 	}
-	write_through(e, h, bypass, done_cb, io, caller_arg, file, pinned, pages, client);
+	write_through(e, h, bypass, done_cb, io, caller_arg, file, pinned, pages, client, req);
 }
 
 static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_arg *io, void *arg)
@@ -316,7 +359,8 @@ static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_
 	pinned = file && pin(e, dcf_obj(h), file);
 	pages = pinned ? dc_write_need(file, io->offset, len) : dc_write_pages(io->offset, len);
 	if (dc_admit(e->budget, pages)) {
-		write_through(e, h, bypass, done_cb, io, arg, file, pinned, pages, dcf_client_id());
+		write_through(e, h, bypass, done_cb, io, arg, file, pinned, pages, dcf_client_id(),
+			      NULL);
 		return;
 	}
 	/* It may wait long, and what is cached then is another matter: unpin, and have it admitted
@@ -339,7 +383,7 @@ static fsal_status_t commit2(obj_t *h, off_t offset, size_t len)
 	if (file && dc_commit_is_free(file, dcf_client_id(), &err))
 		return status_of(err);
 	if (file && pin(e, dcf_obj(h), file)) {
-		err = dc_commit(file, dcf_client_id());
+		err = dc_commit(file, dcf_client_id(), (uint64_t)offset, len);
 		dc_write_unpin(file);
 		return status_of(err);
 	}

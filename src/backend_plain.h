@@ -19,5 +19,7 @@ int dc_plain_writeback(struct dc_backend *be, int fd, uint64_t offset, uint64_t 
 void dc_plain_drop(struct dc_backend *be, int fd, uint64_t offset, uint64_t len);
 int dc_plain_cachestat(struct dc_backend *be, int fd, uint64_t offset, uint64_t len,
 		       struct dc_cachestat *st);
+int dc_plain_error(struct dc_backend *be, int fd);
+int dc_plain_reopen(struct dc_backend *be, int fd);
 
 #endif

@@ -153,6 +153,8 @@ static const struct dc_backend_ops threads_ops = {
 	.writeback = dc_plain_writeback,
 	.drop = dc_plain_drop,
 	.cachestat = dc_plain_cachestat,
+	.error = dc_plain_error,
+	.reopen = dc_plain_reopen,
 	.free = threads_free,
 };
 

@@ -53,6 +53,15 @@ static unsigned int short_len(const struct dc_op *op)
 	return op->len > UINT32_MAX ? 0 : (unsigned int)op->len;
 }
 
+/* The kernel takes offset + length for the last byte, and 0 for the end of the file. */
+static void sync_range(struct io_uring_sqe *sqe, const struct dc_op *op)
+{
+	if (op->len == 0 || op->len > UINT32_MAX)
+		return; /* prepared for the whole file */
+	sqe->off = op->offset;
+	sqe->len = op->len > 1 ? (unsigned int)op->len - 1 : 1;
+}
+
 static void uring_submit(struct dc_backend *be, struct dc_op *op)
 {
 	struct uring *u = (struct uring *)be;
@@ -81,6 +90,7 @@ static void uring_submit(struct dc_backend *be, struct dc_op *op)
 		break;
 	case DC_OP_SYNC:
 		io_uring_prep_fsync(sqe, op->fd, IORING_FSYNC_DATASYNC);
+		sync_range(sqe, op);
 		break;
 	}
 	io_uring_sqe_set_data(sqe, op);
@@ -163,6 +173,8 @@ static const struct dc_backend_ops uring_ops = {
 	.writeback = dc_plain_writeback,
 	.drop = dc_plain_drop,
 	.cachestat = dc_plain_cachestat,
+	.error = dc_plain_error,
+	.reopen = dc_plain_reopen,
 	.free = uring_free,
 };
 

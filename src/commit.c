@@ -9,6 +9,7 @@
  *   covered already ........ answer, no I/O
  *   a sync is running ...... wait for it; covered if it began late enough, else lead the next:
  *                            so any number that arrive meanwhile share one
+ *   much is dirty elsewhere  sync the range that was asked for alone (stable.c)
  *   much is dirty .......... let the flusher write it first, in turns, so that the budget keeps
  *                            flowing for everybody else; then the sync has little left
  *
@@ -23,13 +24,6 @@
 
 /* Up to this much the committer writes itself: one hop less for small synchronous files. */
 #define COMMIT_DIRECT_PAGES ((8UL << 20) >> DC_PAGE_SHIFT)
-
-static void wait_locked(struct dc_file *file)
-{
-	file->waiters++;
-	pthread_cond_wait(&file->cond, &file->lock);
-	file->waiters--;
-}
 
 /* Has the flusher submit all that is dirty now. file->lock held, and dropped on the way. */
 static void flush_first_locked(struct dc_file *file)
@@ -57,11 +51,10 @@ static void flush_first_locked(struct dc_file *file)
 	dc_kick(exp);
 	pthread_mutex_lock(&file->lock);
 	while (file->passes_done < want && file->map.nr_pages > 0)
-		wait_locked(file);
+		dc_file_wait_locked(file);
 }
 
-/* Waits until every turn up to `id` has been reaped. file->lock held. */
-static void reap_locked(struct dc_file *file, uint64_t id)
+void dc_reap_locked(struct dc_file *file, uint64_t id)
 {
 	struct dc_turn *turn;
 
@@ -69,7 +62,7 @@ again:
 	LIST_FOREACH(turn, &file->turns, link)
 	{
 		if (turn->id <= id) {
-			wait_locked(file);
+			dc_file_wait_locked(file);
 			goto again;
 		}
 	}
@@ -88,6 +81,7 @@ static int sync_locked(struct dc_file *file, int *res, uint64_t *pages)
 
 	dc_assert(fd >= 0 && file->fd_users > 0 && !file->syncing);
 	file->syncing = true;
+	file->sync_no++;
 	if (dc_take_all_locked(file, &take, &runs)) {
 		dc_count_writeback(exp, take.pages);
 		puts += dc_became_clean_locked(file);
@@ -98,7 +92,7 @@ static int sync_locked(struct dc_file *file, int *res, uint64_t *pages)
 	dc_count(exp, DC_CTR_SYNCS, 1);
 
 	pthread_mutex_lock(&file->lock);
-	reap_locked(file, file->turn_id);
+	dc_reap_locked(file, file->turn_id);
 	file->syncing = false;
 	if (*res < 0)
 		dc_error_locked(file, *res);
@@ -121,7 +115,7 @@ bool dc_commit_is_free(struct dc_file *file, uint64_t client, int *err)
 
 	dc_assert(file->magic == DC_FILE_MAGIC);
 	pthread_mutex_lock(&file->lock);
-	is_free = file->synced_seq >= file->write_seq;
+	is_free = file->synced_seq >= file->need_seq;
 	if (is_free) {
 		*err = dc_told_locked(file, client);
 		puts = dc_settle_locked(file);
@@ -135,7 +129,8 @@ bool dc_commit_is_free(struct dc_file *file, uint64_t client, int *err)
 	return is_free;
 }
 
-int dc_commit(struct dc_file *file, uint64_t client)
+int dc_commit_since(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t len,
+		    uint64_t errors)
 {
 	struct dc_export *exp = file->exp;
 	uint64_t target, pages = 0, release = 0;
@@ -145,18 +140,21 @@ int dc_commit(struct dc_file *file, uint64_t client)
 	dc_assert(file->magic == DC_FILE_MAGIC);
 	dc_count(exp, DC_CTR_COMMITS, 1);
 	pthread_mutex_lock(&file->lock);
-	target = file->write_seq;
+	target = file->need_seq;
 	blocks = file->synced_seq < target;
 	if (blocks)
 		dc_executor_blocks();
 	else
 		dc_count(exp, DC_CTR_COMMITS_FREE, 1);
-	if (blocks && file->map.nr_pages > COMMIT_DIRECT_PAGES && exp->dev->threaded)
+	if (blocks && dc_range_pays_locked(file, offset, len)) {
+		res = dc_commit_range_locked(file, client, offset, len, errors, &puts);
+		target = 0;
+	} else if (blocks && file->map.nr_pages > COMMIT_DIRECT_PAGES && exp->dev->threaded)
 		flush_first_locked(file);
 	while (file->synced_seq < target && res == 0) {
 		if (file->syncing) {
 			waited = true;
-			wait_locked(file);
+			dc_file_wait_locked(file);
 			continue;
 		}
 		puts += sync_locked(file, &res, &pages);
@@ -166,6 +164,10 @@ int dc_commit(struct dc_file *file, uint64_t client)
 	if (waited)
 		dc_count(exp, DC_CTR_COMMITS_SHARED, 1);
 	owed = dc_told_locked(file, client);
+	/* Recorded while this was under way: somebody else's COMMIT may have been told what concerns
+	 * this one too, and the pages are clean by now. */
+	if (res == 0 && atomic_load(&file->errors) != errors)
+		res = file->last_error;
 	puts += dc_settle_locked(file);
 	pthread_mutex_unlock(&file->lock);
 	if (blocks)
@@ -173,4 +175,9 @@ int dc_commit(struct dc_file *file, uint64_t client)
 	dc_release(exp, release);
 	dc_file_puts(file, puts);
 	return owed ? owed : res;
+}
+
+int dc_commit(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t len)
+{
+	return dc_commit_since(file, client, offset, len, dc_file_errors(file));
 }

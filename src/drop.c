@@ -94,11 +94,33 @@ uint64_t dc_drop_timeout(const struct dc_device *dev, uint64_t timeout)
 	return TAILQ_EMPTY(&dev->lingering) ? timeout : dc_min_u64(timeout, LINGER_NS);
 }
 
+/* The flusher drops them when they have lingered; file->lock held, and dropped on the way. */
+static void hand_over_locked(struct dc_file *file, struct dc_runs *runs, unsigned int tries)
+{
+	struct dc_device *dev = file->exp->dev;
+	struct dc_turn *turn = dc_zalloc(sizeof(*turn));
+
+	turn->kind = DC_TURN_DROP;
+	turn->file = file;
+	turn->op.fd = file->fd;
+	turn->runs = *runs;
+	turn->tries = tries;
+	turn->due = dc_now(dev->eng) + LINGER_NS;
+	*runs = (struct dc_runs){ 0 };
+	file->fd_users++;
+	dc_file_hold(file);
+	pthread_mutex_unlock(&file->lock);
+	pthread_mutex_lock(&dev->lock);
+	TAILQ_INSERT_TAIL(&dev->handed_over, turn, linger);
+	pthread_mutex_unlock(&dev->lock);
+	dc_device_wake(dev);
+	pthread_mutex_lock(&file->lock);
+}
+
 void dc_drop_now_locked(struct dc_file *file, struct dc_runs *runs)
 {
 	struct dc_device *dev = file->exp->dev;
 	struct dc_runs again = { 0 };
-	struct dc_turn *turn;
 	uint64_t first, end;
 	int fd = file->fd;
 
@@ -117,19 +139,12 @@ void dc_drop_now_locked(struct dc_file *file, struct dc_runs *runs)
 		free(again.run);
 		return;
 	}
-	turn = dc_zalloc(sizeof(*turn));
-	turn->kind = DC_TURN_DROP;
-	turn->file = file;
-	turn->op.fd = fd;
-	turn->runs = again;
-	turn->tries = 1;
-	turn->due = dc_now(dev->eng) + LINGER_NS;
-	file->fd_users++;
-	dc_file_hold(file);
-	pthread_mutex_unlock(&file->lock);
-	pthread_mutex_lock(&dev->lock);
-	TAILQ_INSERT_TAIL(&dev->handed_over, turn, linger);
-	pthread_mutex_unlock(&dev->lock);
-	dc_device_wake(dev);
-	pthread_mutex_lock(&file->lock);
+	hand_over_locked(file, &again, 1);
+}
+
+void dc_drop_later_locked(struct dc_file *file, struct dc_runs *runs)
+{
+	if (file->exp->dev->threaded && !atomic_load(&file->exp->draining))
+		hand_over_locked(file, runs, 0);
+	runs->nr = 0;
 }

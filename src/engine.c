@@ -53,6 +53,7 @@ void dc_engine_free(struct dc_engine *eng)
 		dev->be->ops->wake(dev->be);
 		if (dev->threaded)
 			pthread_join(dev->thread, NULL);
+		dc_syncer_free(atomic_load(&dev->syncer));
 		dc_assert(dev->in_flight == 0);
 		dc_executor_free(dev->exec);
 		while ((turn = LIST_FIRST(&dev->free_turns))) {
@@ -90,6 +91,11 @@ static struct dc_backend *default_backend(struct dc_engine *eng, int *err)
 	return dc_backend_threads(err);
 }
 
+struct dc_backend *dc_backend_make(struct dc_device *dev, int *err)
+{
+	return dev->make ? dev->make(err) : default_backend(dev->eng, err);
+}
+
 struct dc_device *dc_device_get(struct dc_engine *eng, uint64_t id,
 				struct dc_backend *(*make)(int *err), int *err)
 {
@@ -104,7 +110,8 @@ struct dc_device *dc_device_get(struct dc_engine *eng, uint64_t id,
 	dev->magic = DC_DEVICE_MAGIC;
 	dev->id = id;
 	dev->eng = eng;
-	dev->be = make ? make(err) : default_backend(eng, err);
+	dev->make = make;
+	dev->be = dc_backend_make(dev, err);
 	if (!dev->be) {
 		free(dev);
 		dev = NULL;

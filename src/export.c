@@ -151,6 +151,7 @@ bool dc_export_free(struct dc_export *exp, uint64_t timeout_ns)
 
 	atomic_store(&exp->draining, true);
 	dc_dispatch(exp);
+	atomic_store(&exp->ended, true);
 	forget_files(exp);
 	pthread_mutex_lock(&dev->lock);
 	exp->detach = true;

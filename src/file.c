@@ -27,6 +27,13 @@ void dc_idle_remove_locked(struct dc_file *file)
 
 /* ---- descriptors ---- */
 
+void dc_file_wait_locked(struct dc_file *file)
+{
+	file->waiters++;
+	pthread_cond_wait(&file->cond, &file->lock);
+	file->waiters--;
+}
+
 void dc_file_wake_locked(struct dc_file *file)
 {
 	if (file->waiters)
@@ -112,6 +119,20 @@ void dc_file_rest_locked(struct dc_file *file)
 
 void dc_fd_close(struct dc_file *file)
 {
+	struct dc_backend *be = file->exp->dev->be;
+
+	dc_assert(file->fd_users == 0);
+	for (uint32_t i = 0; i < file->behind.nr && !file->unlinked; i++) {
+		uint64_t first = file->behind.run[i].first, end = file->behind.run[i].end;
+
+		be->ops->drop(be, file->fd, first << DC_WINDOW_SHIFT, (end - first) << DC_WINDOW_SHIFT);
+	}
+	file->behind.nr = 0;
+	if (file->sync_fd >= 0) {
+		close(file->sync_fd);
+		file->sync_fd = -1;
+		atomic_fetch_sub(&file->exp->eng->nr_open, 1);
+	}
 	close(file->fd);
 	file->fd = -1;
 	atomic_fetch_sub(&file->exp->eng->nr_open, 1);
@@ -264,7 +285,7 @@ uint64_t dc_file_errors(struct dc_file *file)
 }
 
 void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t reserved,
-		   uint64_t client, uint64_t errors)
+		   uint64_t client, uint64_t errors, bool stable)
 {
 	struct dc_export *exp = file->exp;
 	struct dc_inflation in = { 0 };
@@ -283,10 +304,14 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 		inflated = dc_inflation_claim_locked(file, &in, reserved - added);
 		added += inflated;
 		file->write_seq++;
-		note_writer(file, client);
-		if (atomic_load(&file->errors) != errors)
-			dc_owe_locked(file, &file->writers[file->last_writer], file->last_error);
-		if (!file->holds_sync_ref) {
+		if (!stable) {
+			file->need_seq = file->write_seq;
+			note_writer(file, client);
+			if (atomic_load(&file->errors) != errors)
+				dc_owe_locked(file, &file->writers[file->last_writer],
+					      file->last_error);
+		}
+		if (!stable && !file->holds_sync_ref) {
 			file->holds_sync_ref = true;
 			dc_file_hold(file);
 			atomic_fetch_add(&exp->nr_unsynced, 1);
@@ -296,7 +321,8 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 		/* Under the lock: the flusher must not subtract what is not added yet. */
 		atomic_fetch_add(&dc_slot(exp)->dirty, (int64_t)added);
 	}
-	dc_fd_unpin_locked(file);
+	if (!stable)
+		dc_fd_unpin_locked(file);
 	if (len == 0)
 		dc_file_rest_locked(file);
 	pthread_mutex_unlock(&file->lock);

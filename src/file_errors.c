@@ -21,6 +21,18 @@ void dc_owe_locked(struct dc_file *file, struct dc_writer *w, int err)
 	}
 }
 
+/* One event in the kernel is told once through each descriptor. What the other one has yet to tell is
+ * this, or newer than this and just as well covered by what is recorded next. */
+static void absorb_locked(struct dc_file *file)
+{
+	struct dc_backend *be = file->exp->dev->be;
+
+	if (file->fd >= 0)
+		be->ops->error(be, file->fd);
+	if (file->sync_fd >= 0)
+		be->ops->error(be, file->sync_fd);
+}
+
 void dc_error_locked(struct dc_file *file, int err)
 {
 	struct dc_export *exp = file->exp;
@@ -29,6 +41,7 @@ void dc_error_locked(struct dc_file *file, int err)
 	bool say;
 
 	dc_assert(err < 0);
+	absorb_locked(file);
 	for (uint32_t i = 0; i < file->nr_writers; i++) {
 		if (file->writers[i].seq > file->synced_seq)
 			dc_owe_locked(file, &file->writers[i], err);
@@ -52,14 +65,25 @@ void dc_error_locked(struct dc_file *file, int err)
 
 int dc_told_locked(struct dc_file *file, uint64_t client)
 {
-	struct dc_writer *w = NULL;
+	struct dc_writer *w = NULL, *kin = NULL;
 	int err;
 
 	if (!file->holds_error_ref)
 		return 0;
-	for (uint32_t i = 0; i < file->nr_writers && !w; i++)
-		if (file->writers[i].client == client)
-			w = &file->writers[i];
+	for (uint32_t i = 0; i < file->nr_writers && !w; i++) {
+		struct dc_writer *other = &file->writers[i];
+
+		if (other->client == client)
+			w = other;
+		else if (DC_CLIENT_HOST(other->client) == DC_CLIENT_HOST(client) && other->err)
+			kin = other;
+	}
+	/* The same host by another connection: it connected anew, or uses several. What was owed there is
+	 * told here. Two hosts behind one address have each written through their own. */
+	if (!w && kin) {
+		kin->client = client;
+		w = kin;
+	}
 	if (w) {
 		err = w->err;
 		w->err = 0;
@@ -96,7 +120,7 @@ int dc_settle_locked(struct dc_file *file)
 			puts++;
 		}
 	}
-	if (file->holds_sync_ref && (file->unlinked || file->synced_seq >= file->write_seq)) {
+	if (file->holds_sync_ref && (file->unlinked || file->synced_seq >= file->need_seq)) {
 		pthread_mutex_lock(&exp->lock);
 		if (file->on_quiet_list) {
 			TAILQ_REMOVE(&exp->quiet, file, quiet_link);

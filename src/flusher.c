@@ -24,6 +24,7 @@
 #define AWAKE_NS (2 * DC_NS_PER_S)   /* ticks go on so long after the last work */
 #define IDLE_FD_NS (5 * DC_NS_PER_S) /* an unused descriptor is closed after this */
 #define SYNCS_MAX 4		     /* quiet files being fdatasync'ed at once */
+#define DRAIN_MIN (1UL << 20)	     /* bytes of the smallest turn while draining */
 
 void dc_device_wake(struct dc_device *dev)
 {
@@ -85,18 +86,22 @@ static enum dc_counter reason_counter(enum dc_reason reason)
 }
 
 /* A turn that is under way cannot be called back, and ending the process waits for it: while
- * draining, submit only what will be done in time. */
-static bool drain_fits(struct dc_export *exp, uint64_t now)
+ * draining, submit only what will be done in time. But one small turn always: the estimate may be
+ * one of small writes, and then nothing would ever seem to fit. Bytes; 0: nothing. */
+static uint64_t drain_fits(struct dc_export *exp, uint64_t now)
 {
 	struct dc_device *dev = exp->dev;
-	uint64_t until = atomic_load(&exp->drain_until), bw = dev->bw.bytes_per_s;
-	uint64_t bytes = (dev->in_flight << DC_PAGE_SHIFT) + dc_bw_chunk(&dev->bw);
+	uint64_t until = atomic_load(&exp->drain_until), flight = dev->in_flight << DC_PAGE_SHIFT;
+	double room;
 
 	if (now >= until)
-		return false;
-	if (bw == 0)
-		return dev->in_flight == 0;
-	return (double)bytes / (double)bw * DC_NS_PER_S < (double)(until - now);
+		return 0;
+	if (flight == 0 && dev->bw.bytes_per_s == 0)
+		return DRAIN_MIN;
+	room = (double)(until - now) / DC_NS_PER_S * (double)dev->bw.bytes_per_s - (double)flight;
+	if (room >= (double)dc_bw_chunk(&dev->bw))
+		return dc_bw_chunk(&dev->bw);
+	return flight == 0 ? DRAIN_MIN : 0;
 }
 
 /* Is there anything to write back for this export, and why? exp->lock held. */
@@ -110,7 +115,7 @@ static bool work_wanted(struct dc_export *exp, uint64_t now, enum dc_reason *rea
 		return false;
 	if (atomic_load(&exp->draining)) {
 		*reason = DC_REASON_SHUTDOWN;
-		return drain_fits(exp, now);
+		return drain_fits(exp, now) > 0;
 	}
 	if (atomic_load(&exp->contended) != 0) {
 		*reason = DC_REASON_LIMIT;
@@ -177,17 +182,19 @@ static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now
 	struct dc_take take;
 	int puts = 1;
 	struct dc_file *file = pick(exp, now, &reason);
+	uint64_t max = dc_bw_chunk(&dev->bw);
 	bool taken = false;
 
 	if (!file)
 		return false;
+	if (reason == DC_REASON_SHUTDOWN)
+		max = dc_max_u64(drain_fits(exp, now), DC_PAGE_SIZE);
 	turn = turn_new(dev, file);
 	pthread_mutex_lock(&file->lock);
 	/* A rename over it, or a local rm, that nobody told us of: not worth writing. */
 	if (file->map.nr_pages > 0 && dc_nameless_locked(file))
 		puts += dc_unlinked_locked(file, &cancelled);
-	taken = dc_take_locked(file, dc_bw_chunk(&dev->bw) >> DC_PAGE_SHIFT, now, &take,
-			       &turn->runs);
+	taken = dc_take_locked(file, max >> DC_PAGE_SHIFT, now, &take, &turn->runs);
 	if (taken) {
 		dc_assert(file->fd >= 0);
 		turn->kind = DC_TURN_WRITEBACK;
@@ -223,19 +230,6 @@ static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now
 	return true;
 }
 
-/* The operation never ran: the kernel or a filter refuses it. No device answers so. */
-static bool refused(int res)
-{
-	return res == -ENOSYS || res == -EPERM || res == -ESPIPE || res == -EBADF ||
-	       res == -ECANCELED || res == -EINTR;
-}
-
-/* Either that, or the device's answer, with the data gone. */
-static bool ambiguous(int res)
-{
-	return res == -EINVAL || res == -EOPNOTSUPP || res == -EAGAIN || res == -ENOMEM;
-}
-
 /* The end of a turn: unpins, settles, frees. */
 void dc_turn_end(struct dc_device *dev, struct dc_turn *turn)
 {
@@ -263,7 +257,7 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 	int res = turn->op.res, told = 0;
 	bool drop;
 
-	if (refused(res) || ambiguous(res)) {
+	if (dc_refused(res) || dc_ambiguous(res)) {
 		int first = res;
 
 		/* The pages are still dirty in the kernel, so the claim must not end (R3): do it
@@ -272,11 +266,11 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 		       "%s: writeback was refused (%s); falling back to a plain system call",
 		       dev->be->ops->name, strerror(-res));
 		res = dev->be->ops->writeback(dev->be, turn->op.fd, turn->op.offset, turn->op.len);
-		if (refused(res) || ambiguous(res))
+		if (dc_refused(res) || dc_ambiguous(res))
 			res = dev->be->ops->sync(dev->be, turn->op.fd);
 		/* Waiting may have consumed the device's error, and a repetition succeeds because the
 		 * pages are clean by then. */
-		if (res == 0 && ambiguous(first))
+		if (res == 0 && dc_ambiguous(first))
 			told = first;
 	}
 	pthread_mutex_lock(&file->lock);
@@ -306,7 +300,7 @@ static void sync_done(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
 
 	pthread_mutex_lock(&file->lock);
 	LIST_REMOVE(turn, link);
-	if (turn->op.res < 0 && !refused(turn->op.res))
+	if (turn->op.res < 0 && !dc_refused(turn->op.res))
 		dc_error_locked(file, turn->op.res);
 	else if (turn->op.res == 0 && file->turn_id == turn->id && !file->syncing &&
 		 turn->sync_seq > file->synced_seq)
@@ -519,7 +513,10 @@ void dc_device_poll(struct dc_device *dev, int64_t timeout_ns)
 	while (op) {
 		struct dc_op *next = op->next;
 
-		complete(dev, container_of_dc(op, struct dc_turn, op), now);
+		if (op->done)
+			op->done(op);
+		else
+			complete(dev, container_of_dc(op, struct dc_turn, op), now);
 		op = next;
 	}
 	take_kicked(dev);
@@ -545,7 +542,7 @@ void *dc_flusher_thread(void *arg)
 		dc_device_poll(dev, deep ? -1 : (int64_t)dc_drop_timeout(dev, TICK_NS));
 		atomic_store(&dev->deep_sleep, false);
 		deep = dev->in_flight == 0 && dev->syncs_in_flight == 0 &&
-		       TAILQ_EMPTY(&dev->active) && dc_now(dev->eng) - dev->last_work > AWAKE_NS;
+		       TAILQ_EMPTY(&dev->active) && TAILQ_EMPTY(&dev->lingering) && dc_now(dev->eng) - dev->last_work > AWAKE_NS;
 		if (deep) {
 			/* Announced before the last look, so that a file that becomes dirty now
 			 * either is seen by this tick or wakes the wait. */

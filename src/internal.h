@@ -13,6 +13,7 @@
 #ifndef DC_INTERNAL_H
 #define DC_INTERNAL_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/queue.h>
@@ -64,7 +65,7 @@ struct dc_turn {
 /* A client with uncommitted writes in a file. */
 struct dc_writer {
 	uint64_t client;
-	uint64_t seq; /* write_seq of its last write */
+	uint64_t seq; /* write_seq of its last write that was not stable */
 	int err;      /* what it has not been told yet */
 };
 
@@ -82,7 +83,10 @@ struct dc_file {
 	/* under lock */
 	pthread_cond_t cond; /* a turn, a sync or a pass ended */
 	int fd;
-	uint32_t fd_users;
+	int sync_fd; /* of stable writes: see stable.c; -1 more often than not */
+	uint64_t sync_fd_turn, sync_fd_sync; /* turn_id and sync_no that were in flight when it was
+					      * opened */
+	uint32_t fd_users;		     /* of both */
 	bool idle; /* on engine.idle */
 	bool unlinked;
 	bool holds_dirty_ref, holds_sync_ref, holds_error_ref;
@@ -99,10 +103,17 @@ struct dc_file {
 	LIST_HEAD(, dc_turn) turns; /* writebacks and syncs in flight, newest first */
 	uint64_t turn_id;
 
-	uint64_t write_seq;  /* grows with each completed write; starts at 1, so that a file
-			      * that was forgotten is never taken for synced */
+	uint64_t write_seq;  /* grows with each completed write */
+	uint64_t need_seq;   /* write_seq of the last write that is not stable by itself; starts at 1,
+			      * so that a file that was forgotten is never taken for synced */
 	uint64_t synced_seq; /* write_seq as read before a successful fdatasync began */
 	bool syncing;
+	uint64_t sync_no; /* of the fdatasync that is running or ran last */
+	/* Stable writes: syncs in flight, ascending by id; and those that have returned, but after
+	 * others that may have taken their error. */
+	TAILQ_HEAD(dc_stables, dc_stable) stables, unjudged;
+	uint64_t stable_id;
+	struct dc_runs behind; /* windows to be dropped behind stable writes */
 	_Atomic uint64_t errors; /* recorded, ever; grows under lock */
 	int last_error;		 /* -errno of the last one */
 
@@ -159,6 +170,7 @@ struct dc_export {
 	_Atomic uint32_t contended;			/* waiters; nonzero ends the fast path */
 	_Atomic bool kicked;				/* the export's one "there is work" bit */
 	_Atomic bool draining;
+	_Atomic bool ended; /* dc_export_free() was called */
 	_Atomic uint64_t drain_until; /* ns: nothing is submitted that would end later */
 	_Atomic uint64_t expire_ns, window_ms, parked_cap;
 	_Atomic bool drop_behind;
@@ -193,6 +205,16 @@ struct dc_export {
 	uint32_t turns_in_flight;
 };
 
+/* What clients wait for has a backend and a thread of its own: stable.c. */
+struct dc_syncer {
+	struct dc_backend *be;
+	pthread_t thread;
+	_Atomic bool stop, woken;
+	uint32_t in_flight;   /* the thread's */
+	pthread_mutex_t lock; /* a leaf */
+	STAILQ_HEAD(, dc_stable) queue;
+};
+
 struct dc_device {
 	uint32_t magic;
 	uint64_t id;
@@ -212,6 +234,9 @@ struct dc_device {
 	TAILQ_HEAD(, dc_export) exports;
 	uint32_t nr_detach;
 	TAILQ_HEAD(, dc_turn) handed_over; /* on their way to lingering */
+	bool no_syncer;			   /* it could not be made */
+	struct dc_syncer *_Atomic syncer;  /* made at the first stable write; then for good */
+	struct dc_backend *(*make)(int *err);
 	struct dc_device *next;		   /* engine.lock */
 
 	/* the flusher's own */
@@ -336,6 +361,27 @@ void dc_file_puts(struct dc_file *file, int n);
  * file->lock held. */
 void dc_file_rest_locked(struct dc_file *file);
 
+/** Waits on file->cond; file->lock held. */
+void dc_file_wait_locked(struct dc_file *file);
+
+/* ---- commit.c ---- */
+
+/** dc_commit(), which also fails if an error was recorded since `errors` was read. */
+int dc_commit_since(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t len,
+		    uint64_t errors);
+/** Waits until every turn up to `id` has been reaped. file->lock held, and dropped on the way. */
+void dc_reap_locked(struct dc_file *file, uint64_t id);
+
+/* ---- stable.c ---- */
+
+void dc_syncer_free(struct dc_syncer *sy);
+/** Would making more than this range durable cost much, and is there a way to do less? file->lock
+ * held, descriptor pinned. */
+bool dc_range_pays_locked(struct dc_file *file, uint64_t offset, uint64_t len);
+/** COMMIT of a range: dc_range_pays_locked() said so. file->lock held, and dropped on the way. */
+int dc_commit_range_locked(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t len,
+			   uint64_t errors, int *puts);
+
 /* ---- inflate.c ---- */
 
 /* A write of DC_MAX_WRITE touches two windows at most; a larger one may be asked about in part. */
@@ -353,7 +399,25 @@ void dc_inflation_ask(struct dc_file *file, uint64_t offset, uint64_t len, struc
 uint64_t dc_inflation_claim_locked(struct dc_file *file, const struct dc_inflation *in,
 				   uint64_t max);
 
+/* ---- engine.c ---- */
+
+/** One more backend for the device, as its owner wants them. */
+struct dc_backend *dc_backend_make(struct dc_device *dev, int *err);
+
 /* ---- flusher.c ---- */
+
+/** The operation never ran: the kernel or a filter refuses it. No device answers so. */
+static inline bool dc_refused(int res)
+{
+	return res == -ENOSYS || res == -EPERM || res == -ESPIPE || res == -EBADF ||
+	       res == -ECANCELED || res == -EINTR;
+}
+
+/** Either that, or the device's answer, with the data gone. */
+static inline bool dc_ambiguous(int res)
+{
+	return res == -EINVAL || res == -EOPNOTSUPP || res == -EAGAIN || res == -ENOMEM;
+}
 
 void *dc_flusher_thread(void *arg);
 /** Sets the export's kick bit; only 0 -> 1 wakes the flusher. */
@@ -375,6 +439,8 @@ uint64_t dc_drop_timeout(const struct dc_device *dev, uint64_t timeout);
 /** Drops in the caller's thread, and leaves what stays behind to the flusher. Descriptor pinned;
  * file->lock held, and dropped on the way. */
 void dc_drop_now_locked(struct dc_file *file, struct dc_runs *runs);
+/** Leaves it all to the flusher; empties *runs. Descriptor pinned; file->lock held. */
+void dc_drop_later_locked(struct dc_file *file, struct dc_runs *runs);
 
 /* ---- turn.c ---- */
 

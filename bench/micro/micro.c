@@ -217,7 +217,7 @@ static void *write_round(void *arg)
 		if (!dc_admit(ex, pages) || !dc_write_begin(w->file))
 			abort();
 		dc_write_done(w->file, offset[i], w->load->size, pages, w->client,
-			      dc_file_errors(w->file));
+			      dc_file_errors(w->file), false);
 	}
 	w->ns = (double)(now_ns(NULL) - start) / w->count;
 	free(offset);
@@ -316,7 +316,7 @@ static void bench_flush(unsigned int files)
 		if (!dc_admit(ex, 1) || !dc_write_begin(file[i]))
 			abort();
 		dc_write_done(file[i], (uint64_t)i % 7 << DC_PAGE_SHIFT, DC_PAGE_SIZE, 1, 1,
-			      dc_file_errors(file[i]));
+			      dc_file_errors(file[i]), false);
 	}
 	dc_export_get_params(ex, &p);
 	p.dirty_background_bytes = (uint64_t)(files - turns) << DC_PAGE_SHIFT;
@@ -335,7 +335,7 @@ static void bench_flush(unsigned int files)
 	dc_export_set_params(ex, &p);
 	for (unsigned int i = 0; i < files; i++) {
 		dc_file_truncated(file[i], 0, dc_file_seq(file[i]));
-		if (!dc_write_begin(file[i]) || dc_commit(file[i], 1) != 0)
+		if (!dc_write_begin(file[i]) || dc_commit(file[i], 1, 0, 0) != 0)
 			abort();
 		dc_write_unpin(file[i]);
 		/* Off the idle list, without closing what it does not own. */

@@ -2,9 +2,10 @@
 /*
  * A backend does the flusher's I/O: it takes operations, and hands them back done.
  *
- * One backend per device. submit() and wait() are called by the flusher's thread only; wake(),
- * sync() and drop() by any thread. The engine knows nothing else about how I/O happens, so that
- * the simulator and the fault injector are just two more of these.
+ * A device has one for its flusher and one for what clients wait for (src/stable.c). submit() and
+ * wait() are called by the one thread that owns it; everything else by any thread. The engine knows
+ * nothing else about how I/O happens, so that the simulator and the fault injector
+ * (src/backend_fault.c) are just two more of these.
  */
 #ifndef DONTCACHE_BACKEND_H
 #define DONTCACHE_BACKEND_H
@@ -21,7 +22,8 @@ enum dc_op_kind {
 	DC_OP_WRITEBACK,
 	/* Removes the range's clean pages from the page cache. Best effort. */
 	DC_OP_DROP,
-	/* fdatasync(2) of the whole file. Reports and consumes errors as above. */
+	/* fdatasync(2) of the range, or of the whole file (len 0). A backend that cannot do less
+	 * does the whole file. Reports and consumes errors as above. */
 	DC_OP_SYNC,
 };
 
@@ -32,6 +34,9 @@ struct dc_op {
 	uint64_t offset, len; /* bytes */
 	int res;	      /* 0 or -errno, once done */
 	struct dc_op *next;   /* list of those that wait() returns */
+	/* Its owner's: called with the operation when wait() has returned it; NULL: a flusher's
+	 * turn (struct dc_turn). */
+	void (*done)(struct dc_op *op);
 };
 
 /* What the page cache holds of a range, in pages. */
@@ -60,6 +65,12 @@ struct dc_backend_ops {
 	 * (before 6.5) has none. */
 	int (*cachestat)(struct dc_backend *be, int fd, uint64_t offset, uint64_t len,
 			 struct dc_cachestat *st);
+	/** The descriptor's pending writeback error, 0 or -errno, consumed; waits for nothing. Any
+	 * thread. */
+	int (*error)(struct dc_backend *be, int fd);
+	/** A further open file description of the same file: one with an error cursor of its own
+	 * (dup(2) would share it). -errno if there is none. Any thread. */
+	int (*reopen)(struct dc_backend *be, int fd);
 	/** Nothing may be in flight. */
 	void (*free)(struct dc_backend *be);
 };

@@ -25,6 +25,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <sys/types.h>
 
 #include "dontcache/backend.h"
@@ -193,12 +194,17 @@ void dc_file_set_fd(struct dc_file *file, int fd);
 /**
  * The write happened: records [offset, offset + len) as dirty and kicks the flusher if the export is
  * over its background level. `len` is what was really written; 0 if it failed. Gives back what is
- * left of the reservation. `client` identifies who must be told of an error (a hash of its
- * address), `errors` is dc_file_errors() from before the write. Call before the reply goes out (R5).
- * Unpins.
+ * left of the reservation. `client` identifies who must be told of an error (DC_CLIENT()), `errors` is
+ * dc_file_errors() from before the write. Call before the reply goes out (R5). Unpins, unless `stable`:
+ * then dc_stable_sync() must follow, and the file owes no COMMIT for this write.
  */
 void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t reserved_pages,
-		   uint64_t client, uint64_t errors);
+		   uint64_t client, uint64_t errors, bool stable);
+
+/* Who is to be told: the host is known by its address, the connection tells clients of one address
+ * apart. One host's connections that did not write are taken for those of it that did. */
+#define DC_CLIENT(host, connection) ((uint64_t)(host) << 32 | (uint32_t)(connection))
+#define DC_CLIENT_HOST(client) ((uint32_t)((client) >> 32))
 
 /** Unpins after a COMMIT or when nothing was written and nothing reserved. */
 void dc_write_unpin(struct dc_file *file);
@@ -231,12 +237,41 @@ void dc_file_error(struct dc_file *file, int err);
 bool dc_commit_is_free(struct dc_file *file, uint64_t client, int *err);
 
 /**
- * Makes everything durable that was recorded before the call, as fdatasync(2) would. Blocks.
- * The descriptor must be pinned (dc_write_begin()).
- * @return 0, or -errno: this sync's error, or an earlier one that `client` had not been told of
- *         (it is told now, once).
+ * Makes everything durable that was recorded before the call in [offset, offset + len), len 0: to the
+ * end of the file, as fdatasync(2) would; more if that costs little. Blocks. The descriptor must be
+ * pinned (dc_write_begin()).
+ * @return 0, or -errno: this sync's error, one that was recorded in the file since the call began, or
+ *         an earlier one that `client` had not been told of (it is told now, once).
  */
-int dc_commit(struct dc_file *file, uint64_t client);
+int dc_commit(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t len);
+
+/* ---- stable writes (src/stable.c) ---- */
+
+/* A stable write on its way to the device. The caller's memory, until done() is called. */
+struct dc_stable {
+	uint64_t offset, len; /* bytes, len > 0: what was written */
+	uint64_t client;
+	uint64_t errors; /* dc_file_errors() from before the write */
+	/* Called once, with nothing of the engine's locked, by the device's sync thread (which must
+	 * not be held up long) or before dc_stable_sync() returns. res: 0, or -errno as from
+	 * dc_commit(). Not called if the export was freed meanwhile: on a device that hangs. */
+	void (*done)(struct dc_stable *s, int res);
+	/* the engine's */
+	struct dc_op op;
+	struct dc_file *file;
+	uint64_t id, barrier, pages;
+	int res;
+	TAILQ_ENTRY(dc_stable) link;
+	STAILQ_ENTRY(dc_stable) queue;
+};
+
+/** Prepares for a stable write; call between dc_write_begin() and the write. */
+void dc_stable_begin(struct dc_file *file);
+
+/** Makes what was written durable, and nothing else, then calls s->done(). Does not block, except
+ * where no further descriptor was to be had: then the whole file is synced by the caller. Takes over
+ * the caller's pin. After dc_write_done(stable). */
+void dc_stable_sync(struct dc_file *file, struct dc_stable *s);
 
 /* ---- what is going on ---- */
 

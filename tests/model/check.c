@@ -35,7 +35,7 @@ static void check_file(const struct dc_file *file, struct mfile *mf, bool thorou
 	check(file->map.nr_pages == 0 || file->holds_dirty_ref, "file %u: dirty and not held",
 	      mf->nr);
 	check(file->synced_seq <= file->write_seq, "file %u: synced beyond its writes", mf->nr);
-	check(file->holds_sync_ref || file->unlinked || mf->covered >= mf->record_seq,
+	check(file->holds_sync_ref || file->unlinked || mf->covered >= mf->need_seq,
 	      "file %u: unsynced and not held", mf->nr);
 	check(!(file->holds_sync_ref || file->map.nr_pages) || file->fd >= 0 || file->unlinked,
 	      "file %u: unsynced, and its descriptor was closed", mf->nr);
@@ -66,11 +66,10 @@ static void check_accounted(struct mfile *mf)
 	for (struct mop *m = W->ops; m; m = m->next) {
 		uint64_t p;
 
-		if (m->mf != mf || !m->op || m->op->kind != DC_OP_WRITEBACK ||
+		if (m->mf != mf || !m->op || (m->op->kind != DC_OP_WRITEBACK && !m->op->done) ||
 		    (m->started && !m->refused))
 			continue;
-		for (p = m->op->offset >> DC_PAGE_SHIFT;
-		     p < (m->op->offset + m->op->len) >> DC_PAGE_SHIFT && p < NR_PAGES; p++)
+		for (p = m->first; p < m->end; p++)
 			covered[p] = true;
 	}
 	for (uint64_t p = 0; p < NR_PAGES; p++)
@@ -144,38 +143,78 @@ void check_step(void)
 void error_given(struct mfile *mf)
 {
 	mf->errors++;
+	/* Whatever is under way when the engine gets to record it may fail for it, and once more what
+	 * comes next. */
+	for (int c = 0; c < NR_CLIENTS; c++)
+		mf->allowed[c] += 1 + NR_COMMITTERS + NR_WRITES;
 	for (int c = 0; c < NR_CLIENTS; c++)
 		if (mf->client_seq[c] > mf->covered && mf->should_seq[c] == 0)
 			mf->should_seq[c] = mf->client_seq[c];
+}
+
+static void told(struct mfile *mf, unsigned int c)
+{
+	uint64_t again = 0;
+
+	mf->told[c]++;
+	mf->told_at[c] = ++W->event;
+	/* Of what is lost by now it knows. */
+	for (uint64_t p = 0; p < NR_PAGES; p++)
+		if (mf->lost[p] >= mf->of[c][p])
+			mf->of[c][p] = 0;
+	/* Also for others' overtaken writes: while one is owed for, who is not known is told. */
+	for (unsigned int i = 0; i < NR_CLIENTS; i++)
+		again += mf->again[i];
+	check(mf->told[c] <= mf->allowed[c] + again,
+	      "file %u: client %u was told of an error too often: %llu times, %llu allowed", mf->nr, c,
+	      (unsigned long long)mf->told[c], (unsigned long long)(mf->allowed[c] + again));
+	mf->must_seq[c] = 0;
+	mf->should_seq[c] = 0;
+}
+
+void check_stable(struct mwrite *w, int res)
+{
+	struct mfile *mf = w->mf;
+
+	if (mf->dead)
+		return;
+	if (res < 0) {
+		told(mf, w->client);
+		return;
+	}
+	for (uint64_t p = w->first; p < w->first + w->kept; p++)
+		check(mf->safe[p] >= w->ver || mf->gone[p] >= w->ver,
+		      "file %u: a stable write of client %u said yes to page %llu, version %u; durable: "
+		      "%u, lost: %u",
+		      mf->nr, w->client, (unsigned long long)p, w->ver, mf->safe[p], mf->lost[p]);
 }
 
 void check_commit(struct committer *co)
 {
 	struct mfile *mf = co->mf;
 	unsigned int c = co->client;
-	uint64_t again = 0;
+	uint64_t first = co->offset >> DC_PAGE_SHIFT;
+	uint64_t end = co->len ? ((co->offset + co->len - 1) >> DC_PAGE_SHIFT) + 1 : NR_PAGES;
 
 	if (mf->dead)
 		return;
 	if (co->res < 0) {
-		mf->told[c]++;
-		/* Also for others' overtaken writes: while one is owed for, who is not known is told. */
-		for (unsigned int i = 0; i < NR_CLIENTS; i++)
-			again += mf->again[i];
-		check(mf->told[c] <= mf->errors + again,
-		      "file %u: client %u was told of an error twice", mf->nr, c);
-		mf->must_seq[c] = 0;
-		mf->should_seq[c] = 0;
+		told(mf, c);
 		return;
 	}
-	check(mf->must_seq[c] == 0 || mf->must_seq[c] > co->seq_at_call,
+	check(co->len != 0 || mf->must_seq[c] == 0 || mf->must_seq[c] > co->seq_at_call,
 	      "file %u: client %u was not told that its write %llu is lost", mf->nr, c,
 	      (unsigned long long)mf->must_seq[c]);
 	check(mf->should_seq[c] == 0 || mf->should_seq[c] > co->seq_at_call,
 	      "file %u: client %u had uncommitted writes when an error was seen, and was not told",
 	      mf->nr, c);
-	for (uint64_t p = 0; p < NR_PAGES; p++) {
+	for (uint64_t p = first; p < end && p < NR_PAGES; p++) {
 		version have = mf->safe[p];
+
+		check(have >= co->own[p] || mf->of[c][p] < co->own[p] || mf->gone[p] >= co->own[p] ||
+			      mf->lost[p] < co->own[p] || mf->told_at[c] > mf->lost_at[p],
+		      "file %u: client %u was not told that page %llu, version %u, is lost", mf->nr,
+		      c, (unsigned long long)p, co->own[p]);
 
 		if (mf->lost[p] > have)
 			have = mf->lost[p];

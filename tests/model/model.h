@@ -57,8 +57,14 @@ struct mfile {
 	unsigned int unrecorded[NR_PAGES]; /* writes that are in the cache and not recorded */
 	uint64_t nr_claims;
 
-	int wb_err;			 /* the kernel's, not told yet */
+	/* The kernel's error, as errseq has it: a file counts events, each descriptor those it was
+	 * told of; a new one is told of an event that nobody was told of yet. */
+	unsigned int err_events;
+	bool err_seen;
+	int last_err;
+	uint64_t lost_at[NR_PAGES];	 /* when */
 	uint64_t record_seq;		 /* recorded writes, counted */
+	uint64_t need_seq;		 /* of the last that is not stable by itself */
 	uint64_t covered;		 /* ... of which a successful sync knew when it began */
 	uint64_t client_seq[NR_CLIENTS]; /* record_seq of the last one */
 	uint64_t must_seq[NR_CLIENTS];	 /* its first record that an error took and that it was not
@@ -66,7 +72,8 @@ struct mfile {
 	uint64_t should_seq[NR_CLIENTS]; /* its last record when the engine was given an error that
 					  * it was not told of; 0: none, or it had nothing uncommitted */
 	uint64_t errors;		 /* that the engine was given */
-	uint64_t told[NR_CLIENTS];
+	uint64_t told[NR_CLIENTS], allowed[NR_CLIENTS]; /* times it was told, and may have been */
+	uint64_t told_at[NR_CLIENTS];
 	unsigned int again[NR_CLIENTS]; /* writes that an error overtook before they were recorded:
 					 * their client is told once more, for them */
 };
@@ -76,6 +83,7 @@ struct mop {
 	struct dc_op *op;
 	struct mfile *mf;
 	uint64_t pages; /* claims it took over */
+	uint64_t first, end; /* pages */
 	bool started, finished, refused;
 	bool *flight;  /* pages that it has under writeback */
 	version *snap; /* DC_OP_SYNC: what was sent when it started */
@@ -83,7 +91,7 @@ struct mop {
 	struct mop *next;
 };
 
-enum write_state { W_NONE, W_PARKED, W_ADMITTED, W_WRITTEN };
+enum write_state { W_NONE, W_PARKED, W_ADMITTED, W_WRITTEN, W_SYNCING };
 
 struct mwrite {
 	enum write_state state;
@@ -94,7 +102,9 @@ struct mwrite {
 	uint64_t reserved, inflate;
 	uint64_t errors; /* recorded when it began */
 	version ver;
+	bool stable;
 	struct dc_waiter w;
+	struct dc_stable s;
 };
 
 enum co_state { CO_FREE, CO_READY, CO_WAITING, CO_SYNCING, CO_DONE };
@@ -107,7 +117,9 @@ struct committer {
 	bool quit;
 	struct mfile *mf;
 	unsigned int client;
+	uint64_t offset, len;
 	version *at_call; /* recorded[] when it was called */
+	version *own;	  /* and what was its client's of it */
 	uint64_t seq_at_call;
 	int res;
 	uint64_t take; /* claims that its sync took over */
@@ -124,6 +136,8 @@ struct world {
 	unsigned int nr_files;
 	struct mfile *slot[NR_SLOTS];
 	struct mfile *by_fd[NR_FDS];
+	unsigned int cursor[NR_FDS]; /* err_events that the descriptor was told of */
+	uint64_t event;		     /* counts losses and tellings */
 	struct mop *ops; /* in the order of submission */
 	struct dc_op *done;
 	struct mwrite write[NR_WRITES];
@@ -172,6 +186,8 @@ void model_fail(const char *fmt, ...) __attribute__((noreturn, format(printf, 1,
 void check_step(void);
 /** A COMMIT has returned. */
 void check_commit(struct committer *co);
+/** A stable write was answered. */
+void check_stable(struct mwrite *w, int res);
 /** An I/O error was handed to the engine. */
 void error_given(struct mfile *mf);
 /** All is over: whatever was promised must have been kept. */

@@ -151,6 +151,7 @@ static struct mwrite *write_ask(const struct step *st)
 	/* Often near where others write. */
 	w->first = st->c / 64 % 2 ? st->b % (NR_PAGES - w->pages) : st->b % 1024;
 	w->reserved = w->pages;
+	w->stable = st->c / 8192 % 4 == 0;
 	if (st->c / 128 % 8 == 0 && w->pages < 64) { /* a folio may inflate it */
 		w->reserved =
 			dc_write_windows(w->first << DC_PAGE_SHIFT, w->pages << DC_PAGE_SHIFT);
@@ -189,6 +190,11 @@ static void write_cache(struct mwrite *w, uint32_t how)
 		return;
 	}
 	mfile_open(w->mf);
+	if (w->stable) {
+		dc_stable_begin(w->mf->file);
+		/* Without that descriptor the engine would block here. */
+		w->stable = w->mf->file->sync_fd >= 0;
+	}
 	w->errors = dc_file_errors(w->mf->file);
 	w->ver = ++W->ver;
 	w->offset = w->first << DC_PAGE_SHIFT;
@@ -207,9 +213,13 @@ static void write_cache(struct mwrite *w, uint32_t how)
 }
 
 static void record(struct mfile *mf, unsigned int client, uint64_t first, uint64_t pages,
-		   version ver)
+		   version ver, bool stable)
 {
 	mf->record_seq++;
+	/* What becomes of a stable write is in its own answer. */
+	if (stable)
+		return;
+	mf->need_seq = mf->record_seq;
 	mf->client_seq[client] = mf->record_seq;
 	for (uint64_t p = first; p < first + pages; p++) {
 		if (ver > mf->recorded[p])
@@ -247,9 +257,21 @@ static uint64_t inflate(struct mfile *mf, uint64_t first, uint64_t last, uint64_
 	return n;
 }
 
+static void stable_answered(struct dc_stable *s, int res)
+{
+	struct mwrite *w = container_of_dc(s, struct mwrite, s);
+
+	check(w->state == W_SYNCING, "a stable write was answered twice");
+	say("  stable write of version %u to file %u by client %u answers %d\n", w->ver, w->mf->nr,
+	    w->client, res);
+	check_stable(w, res);
+	w->state = W_NONE;
+}
+
 static void write_done(struct mwrite *w)
 {
 	struct mfile *mf = w->mf;
+	bool stable = w->stable && w->kept > 0;
 	uint64_t n;
 
 	note_cancelled(mf, mf->file);
@@ -263,13 +285,23 @@ static void write_done(struct mwrite *w)
 		if (w->reserved > w->kept)
 			inflate(mf, w->first, w->first + w->kept - 1, W->inflate_to,
 				w->reserved - n);
-		record(mf, w->client, w->first, w->kept, w->ver);
-		mf->again[w->client] += dc_file_errors(mf->file) != w->errors;
+		record(mf, w->client, w->first, w->kept, w->ver, stable);
+		if (!stable)
+			mf->again[w->client] += dc_file_errors(mf->file) != w->errors;
 	}
-	w->state = W_NONE;
+	w->state = stable ? W_SYNCING : W_NONE;
 	W->inflating = true;
-	dc_write_done(mf->file, w->offset, w->len, w->reserved, w->client, w->errors);
+	dc_write_done(mf->file, w->offset, w->len, w->reserved, DC_CLIENT(w->client, 0), w->errors,
+		      stable);
 	W->inflating = false;
+	if (!stable)
+		return;
+	w->s.offset = w->offset;
+	w->s.len = w->len;
+	w->s.client = DC_CLIENT(w->client, 0);
+	w->s.errors = w->errors;
+	w->s.done = stable_answered;
+	dc_stable_sync(mf->file, &w->s);
 }
 
 /* ---- committers ---- */
@@ -282,11 +314,13 @@ static void reap_committer(struct committer *co)
 	say("  COMMIT of file %u by client %u answers %d\n", co->mf->nr, co->client, co->res);
 	check_commit(co);
 	free(co->at_call);
-	co->at_call = NULL;
+	free(co->own);
+	co->at_call = co->own = NULL;
 	co->state = CO_FREE;
 }
 
-static struct committer *commit_begin(struct mfile *mf, unsigned int client)
+static struct committer *commit_begin(struct mfile *mf, unsigned int client, uint64_t offset,
+				      uint64_t len)
 {
 	struct committer *co = NULL;
 
@@ -298,9 +332,13 @@ static struct committer *commit_begin(struct mfile *mf, unsigned int client)
 	co->mf = mf;
 	co->client = client;
 	co->take = 0;
+	co->offset = offset;
+	co->len = len;
 	co->seq_at_call = mf->record_seq;
 	co->at_call = dc_zalloc(sizeof(mf->recorded));
 	memcpy(co->at_call, mf->recorded, sizeof(mf->recorded));
+	co->own = dc_zalloc(sizeof(mf->of[client]));
+	memcpy(co->own, mf->of[client], sizeof(mf->of[client]));
 	/* As if the flusher had a thread: a large COMMIT waits for it. */
 	W->dev->threaded = true;
 	co_resume(co);
@@ -405,7 +443,8 @@ static void do_forget(struct mfile *mf)
 	if (!mf->file)
 		return;
 	for (int i = 0; i < NR_WRITES; i++)
-		if (W->write[i].state == W_WRITTEN && W->write[i].mf == mf)
+		if ((W->write[i].state == W_WRITTEN || W->write[i].state == W_SYNCING) &&
+		    W->write[i].mf == mf)
 			return;
 	for (int i = 0; i < NR_COMMITTERS; i++)
 		if (committers[i].state != CO_FREE && committers[i].mf == mf)
@@ -500,7 +539,9 @@ static void run_step(const struct step *st)
 	case OP_COMMIT:
 		say("file %u, client %u\n", W->slot[st->a % NR_SLOTS]->nr,
 		    st->a / NR_SLOTS % NR_CLIENTS);
-		commit_begin(W->slot[st->a % NR_SLOTS], st->a / NR_SLOTS % NR_CLIENTS);
+		commit_begin(W->slot[st->a % NR_SLOTS], st->a / NR_SLOTS % NR_CLIENTS,
+			     st->b % 2 ? (uint64_t)(st->c % NR_PAGES) << DC_PAGE_SHIFT : 0,
+			     st->b % 2 ? 1 + ((uint64_t)(st->d % 1024) << DC_PAGE_SHIFT) : 0);
 		break;
 	case OP_RESUME:
 		resume(&committers[st->a % NR_COMMITTERS]);
@@ -606,10 +647,10 @@ static void finish_sequence(void)
 			struct mfile *mf = W->slot[i];
 			uint64_t told;
 
-			commit_begin(mf, c);
+			commit_begin(mf, c, 0, 0);
 			settle(7);
 			told = mf->told[c];
-			commit_begin(mf, c);
+			commit_begin(mf, c, 0, 0);
 			settle(7);
 			check(mf->told[c] == told, "file %u: client %u was told of an error again",
 			      mf->nr, c);

@@ -208,10 +208,11 @@ static void do_write(struct thread *t)
 	pthread_rwlock_unlock(&f->lock);
 	maybe_yield(t);
 	if (rnd(t, 32) == 0)
-		dc_write_done(f->file, offset, 0, reserved, t->nr,
-			      dc_file_errors(f->file)); /* as if it had failed */
+		dc_write_done(f->file, offset, 0, reserved, DC_CLIENT(t->nr, 0),
+			      dc_file_errors(f->file), false); /* as if it had failed */
 	else
-		dc_write_done(f->file, offset, len, reserved, t->nr, dc_file_errors(f->file));
+		dc_write_done(f->file, offset, len, reserved, DC_CLIENT(t->nr, 0),
+			      dc_file_errors(f->file), false);
 	sfile_put(f);
 }
 
@@ -220,9 +221,9 @@ static void do_commit(struct thread *t)
 	struct sfile *f = sfile_get(t);
 	int err = 0;
 
-	if (!dc_commit_is_free(f->file, t->nr, &err)) {
+	if (!dc_commit_is_free(f->file, DC_CLIENT(t->nr, 0), &err)) {
 		pin(f);
-		err = dc_commit(f->file, t->nr);
+		err = dc_commit(f->file, DC_CLIENT(t->nr, 0), 0, 0);
 		dc_write_unpin(f->file);
 	}
 	must(err == 0);

@@ -61,9 +61,9 @@ static void commit(struct committer *co)
 	struct mfile *mf = co->mf;
 	struct dc_file *file = dc_file_get(W->exp, &mf->nr, sizeof(mf->nr));
 
-	if (!dc_commit_is_free(file, co->client, &co->res)) {
+	if (!dc_commit_is_free(file, DC_CLIENT(co->client, 0), &co->res)) {
 		mfile_open(mf);
-		co->res = dc_commit(mf->file, co->client);
+		co->res = dc_commit(mf->file, DC_CLIENT(co->client, 0), co->offset, co->len);
 		dc_write_unpin(file);
 	}
 	dc_file_put(file);
@@ -108,12 +108,22 @@ void pool_stop(void)
 
 /* ---- the page cache and the device ---- */
 
-static int take_error(struct mfile *mf)
+static int take_error(int fd)
 {
-	int err = mf->wb_err;
+	struct mfile *mf = W->by_fd[fd];
 
-	mf->wb_err = 0;
-	return err;
+	if (W->cursor[fd] == mf->err_events)
+		return 0;
+	W->cursor[fd] = mf->err_events;
+	mf->err_seen = true;
+	return mf->last_err;
+}
+
+static void opened(struct mfile *mf, int fd)
+{
+	check(fd >= 0 && fd < NR_FDS, "cannot open %s: %s", mf->path, strerror(errno));
+	W->by_fd[fd] = mf;
+	W->cursor[fd] = mf->err_events - (mf->err_events && !mf->err_seen);
 }
 
 /* An error takes version `ver` of a page. */
@@ -126,7 +136,10 @@ static void lose(struct mfile *mf, uint64_t p, version ver)
 	if (ver <= settled)
 		return;
 	mf->lost[p] = ver;
-	mf->wb_err = W->dice >> 20 & 1 ? -EIO : -ENOSPC;
+	mf->lost_at[p] = ++W->event;
+	mf->err_events++;
+	mf->err_seen = false;
+	mf->last_err = W->dice >> 20 & 1 ? -EIO : -ENOSPC;
 	for (int c = 0; c < NR_CLIENTS; c++) {
 		uint64_t seq = mf->of_seq[c][p];
 
@@ -213,9 +226,9 @@ static version *snapshot(const version *from)
 	return memcpy(v, from, NR_PAGES * sizeof(*v));
 }
 
-static void flushed(struct mfile *mf, const version *snap)
+static void flushed(struct mfile *mf, const version *snap, uint64_t first, uint64_t end)
 {
-	for (uint64_t p = 0; p < NR_PAGES; p++)
+	for (uint64_t p = first; p < end; p++)
 		if (snap[p] > mf->safe[p])
 			mf->safe[p] = snap[p];
 }
@@ -265,7 +278,9 @@ static struct mfile *mf_of(const struct dc_file *file)
 
 static void m_submit(struct dc_backend *be, struct dc_op *op)
 {
-	struct dc_turn *turn = container_of_dc(op, struct dc_turn, op);
+	struct dc_turn *turn = op->done ? NULL : container_of_dc(op, struct dc_turn, op);
+	struct dc_stable *stable = op->done ? container_of_dc(op, struct dc_stable, op) : NULL;
+	struct dc_file *file = turn ? turn->file : stable->file;
 	struct mop *m, **at = &W->ops;
 	uint64_t before;
 
@@ -274,12 +289,27 @@ static void m_submit(struct dc_backend *be, struct dc_op *op)
 		check(m->op != op, "an operation in flight was submitted again");
 	m = dc_zalloc(sizeof(*m));
 	m->op = op;
-	m->mf = mf_of(turn->file);
-	note_cancelled(m->mf, turn->file);
+	m->mf = mf_of(file);
+	m->end = NR_PAGES;
+	if (op->len > 0) {
+		m->first = op->offset >> DC_PAGE_SHIFT;
+		m->end = dc_min_u64(((op->offset + op->len - 1) >> DC_PAGE_SHIFT) + 1, NR_PAGES);
+	}
+	note_cancelled(m->mf, file);
 	check(fcntl(op->fd, F_GETFD) >= 0 && W->by_fd[op->fd] == m->mf,
 	      "file %u: operation on descriptor %d, which is not (or no longer) its own", m->mf->nr,
 	      op->fd);
-	if (op->kind == DC_OP_WRITEBACK) {
+	if (stable) {
+		check(op->fd == file->sync_fd && op->fd != file->fd && m->first < m->end,
+		      "file %u: a stable sync by the wrong descriptor", m->mf->nr);
+		before = m->mf->nr_claims;
+		claim_clear(m->mf, m->first, m->end - 1);
+		m->pages = before - m->mf->nr_claims;
+		check(m->pages == stable->pages,
+		      "file %u: a sync of %llu pages, %llu were claimed in its range", m->mf->nr,
+		      (unsigned long long)stable->pages, (unsigned long long)m->pages);
+		W->flights += m->pages;
+	} else if (op->kind == DC_OP_WRITEBACK) {
 		check(op->offset % DC_PAGE_SIZE == 0 && op->len % DC_PAGE_SIZE == 0 && op->len > 0,
 		      "writeback of a crooked range");
 		before = m->mf->nr_claims;
@@ -317,11 +347,10 @@ void op_start(struct mop *m)
 	if (m->refused)
 		return;
 	if (op->kind == DC_OP_WRITEBACK) {
-		m->flight = send_range(m->mf, op->offset >> DC_PAGE_SHIFT,
-				       (op->offset + op->len) >> DC_PAGE_SHIFT, op->strict);
+		m->flight = send_range(m->mf, m->first, m->end, op->strict);
 	} else if (op->kind == DC_OP_SYNC) {
-		m->seq = m->mf->record_seq;
-		m->flight = send_range(m->mf, 0, NR_PAGES, true);
+		m->seq = op->done ? 0 : m->mf->record_seq;
+		m->flight = send_range(m->mf, m->first, m->end, true);
 		m->snap = snapshot(m->mf->sent);
 	}
 }
@@ -339,9 +368,9 @@ void op_finish(struct mop *m)
 	if (m->refused)
 		m->op->res = W->dice >> 21 & 1 ? -ENOSYS : -EPERM;
 	else
-		m->op->res = m->op->kind == DC_OP_DROP ? 0 : take_error(m->mf);
+		m->op->res = m->op->kind == DC_OP_DROP ? 0 : take_error(m->op->fd);
 	if (m->snap && m->op->res == 0)
-		flushed(m->mf, m->snap);
+		flushed(m->mf, m->snap, m->first, m->end);
 	m->op->next = W->done;
 	W->done = m->op;
 }
@@ -408,9 +437,9 @@ static int m_sync(struct dc_backend *be, int fd)
 		      "file %u: its descriptor was closed during fdatasync", mf->nr);
 	}
 	land(mf, flight);
-	res = take_error(mf);
+	res = take_error(fd);
 	if (res == 0) {
-		flushed(mf, snap);
+		flushed(mf, snap, 0, NR_PAGES);
 		if (seq > mf->covered)
 			mf->covered = seq;
 	} else {
@@ -429,7 +458,7 @@ static int m_writeback(struct dc_backend *be, int fd, uint64_t offset, uint64_t 
 	if (!W->automatic && (W->dice >> 16 & 0xf) == 0)
 		return -ENOSYS;
 	land(mf, send_range(mf, offset >> DC_PAGE_SHIFT, (offset + len) >> DC_PAGE_SHIFT, true));
-	res = take_error(mf);
+	res = take_error(fd);
 	if (res < 0)
 		error_given(mf);
 	return res;
@@ -464,6 +493,24 @@ static int m_cachestat(struct dc_backend *be, int fd, uint64_t offset, uint64_t 
 	return 0;
 }
 
+static int m_error(struct dc_backend *be, int fd)
+{
+	(void)be;
+	return take_error(fd);
+}
+
+static int m_reopen(struct dc_backend *be, int fd)
+{
+	char path[32];
+	int fresh;
+
+	(void)be;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	fresh = open(path, O_RDONLY | O_CLOEXEC);
+	opened(W->by_fd[fd], fresh);
+	return fresh;
+}
+
 static void m_free(struct dc_backend *be)
 {
 	(void)be;
@@ -478,6 +525,8 @@ static const struct dc_backend_ops m_ops = {
 	.writeback = m_writeback,
 	.drop = m_drop,
 	.cachestat = m_cachestat,
+	.error = m_error,
+	.reopen = m_reopen,
 	.free = m_free,
 };
 
@@ -508,8 +557,7 @@ void mfile_open(struct mfile *mf)
 	while (!dc_write_begin(mf->file)) {
 		int fd = open(mf->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 
-		check(fd >= 0 && fd < NR_FDS, "cannot open %s: %s", mf->path, strerror(errno));
-		W->by_fd[fd] = mf;
+		opened(mf, fd);
 		dc_file_set_fd(mf->file, fd);
 	}
 }
@@ -539,7 +587,7 @@ static const struct dc_host_ops host_ops = { host_now, host_log, host_resume };
 
 void world_new(bool strict, bool verbose)
 {
-	struct dc_engine_options eo = { .max_open_files = 2 };
+	struct dc_engine_options eo = { .max_open_files = 5 };
 	int err;
 
 	W = dc_zalloc(sizeof(*W));

@@ -3,6 +3,7 @@
 #include "fake_backend.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -169,6 +170,19 @@ static void fake_free(struct dc_backend *be)
 	fake_made = NULL;
 }
 
+static int fake_error(struct dc_backend *be, int fd)
+{
+	(void)be;
+	(void)fd;
+	return 0; /* errors are the script's */
+}
+
+static int fake_reopen(struct dc_backend *be, int fd)
+{
+	(void)be;
+	return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
 static const struct dc_backend_ops fake_ops = {
 	.name = "fake",
 	.submit = fake_submit,
@@ -178,6 +192,8 @@ static const struct dc_backend_ops fake_ops = {
 	.writeback = fake_writeback,
 	.drop = fake_drop,
 	.cachestat = fake_cachestat,
+	.error = fake_error,
+	.reopen = fake_reopen,
 	.free = fake_free,
 };
 

@@ -158,7 +158,7 @@ void rig_write(struct rig *r, struct dc_file *file, uint64_t offset, uint64_t le
 
 		assert_true(dc_admit(r->exp, pages));
 		rig_begin(r, file);
-		dc_write_done(file, offset, n, pages, client, dc_file_errors(file));
+		dc_write_done(file, offset, n, pages, DC_CLIENT(client, 0), dc_file_errors(file), false);
 		offset += n;
 		len -= n;
 	}
@@ -169,7 +169,7 @@ int rig_commit(struct rig *r, struct dc_file *file, uint64_t client)
 	int res;
 
 	rig_begin(r, file);
-	res = dc_commit(file, client);
+	res = dc_commit(file, DC_CLIENT(client, 0), 0, 0);
 	dc_write_unpin(file);
 	return res;
 }

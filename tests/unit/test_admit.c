@@ -139,12 +139,12 @@ static void test_short_and_failed_writes(void **state)
 	(void)state;
 	assert_true(dc_admit(r->exp, 256));
 	rig_begin(r, file);
-	dc_write_done(file, 0, 5000, 256, 1, dc_file_errors(file)); /* short */
+	dc_write_done(file, 0, 5000, 256, 1, dc_file_errors(file), false); /* short */
 	assert_int_equal(rig_stats(r).dirty, 2 * PAGE);
 	rig_check_sum(r, 0);
 	assert_true(dc_admit(r->exp, 256));
 	rig_begin(r, file);
-	dc_write_done(file, 0, 0, 256, 1, dc_file_errors(file)); /* failed */
+	dc_write_done(file, 0, 0, 256, 1, dc_file_errors(file), false); /* failed */
 	assert_int_equal(rig_stats(r).dirty, 2 * PAGE);
 	assert_int_equal(rig_counter(r, DC_CTR_WRITES), 1);
 	assert_int_equal(rig_counter(r, DC_CTR_WRITTEN_CLIENT), 5000);
@@ -152,7 +152,7 @@ static void test_short_and_failed_writes(void **state)
 	/* The same pages once more cost nothing. */
 	assert_true(dc_admit(r->exp, 2));
 	rig_begin(r, file);
-	dc_write_done(file, 0, 5000, 2, 1, dc_file_errors(file));
+	dc_write_done(file, 0, 5000, 2, 1, dc_file_errors(file), false);
 	assert_int_equal(rig_stats(r).dirty, 2 * PAGE);
 	rig_check_sum(r, 0);
 	dc_file_put(file);
@@ -587,7 +587,7 @@ static void test_late_record_is_flushed_for_the_parked(void **state)
 	dc_park(r->exp, &parked_new(1, 0, 1 * MiB)->w);
 	rig_settle(r); /* the flusher finds nothing dirty */
 	assert_int_equal(nr_run, 0);
-	dc_write_done(file, 0, 255 * PAGE, 255, 1, dc_file_errors(file));
+	dc_write_done(file, 0, 255 * PAGE, 255, 1, dc_file_errors(file), false);
 	rig_settle(r);
 	assert_int_equal(nr_run, 1);
 	dc_unreserve(r->exp, 256);

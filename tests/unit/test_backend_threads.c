@@ -274,7 +274,7 @@ static void test_engine_on_it(void **state)
 			usleep(200);
 		rig_begin(r, f);
 		assert_int_equal(pwrite(f->fd, buf, sizeof(buf), (off_t)off), sizeof(buf));
-		dc_write_done(f, off, sizeof(buf), 256, n % 3, dc_file_errors(f));
+		dc_write_done(f, off, sizeof(buf), 256, n % 3, dc_file_errors(f), false);
 		if (n % 20 == 19)
 			assert_int_equal(rig_commit(r, f, n % 3), 0);
 	}

@@ -115,7 +115,7 @@ static void test_covered_is_free(void **state)
 
 	(void)state;
 	rig_write(r, file, 0, 1 * MiB, 1);
-	assert_false(dc_commit_is_free(file, 1, &err));
+	assert_false(dc_commit_is_free(file, DC_CLIENT(1, 0), &err));
 	assert_int_equal(err, 7);
 	assert_int_equal(rig_commit(r, file, 1), 0);
 	assert_int_equal(r->fake->syncs, 1);
@@ -124,7 +124,7 @@ static void test_covered_is_free(void **state)
 	assert_int_equal(rig_counter(r, DC_CTR_CLEANED_COMMIT), 1 * MiB);
 	for (int i = 0; i < 10; i++)
 		assert_int_equal(rig_commit(r, file, 1), 0);
-	assert_true(dc_commit_is_free(file, 1, &err));
+	assert_true(dc_commit_is_free(file, DC_CLIENT(1, 0), &err));
 	assert_int_equal(err, 0);
 	assert_int_equal(r->fake->syncs, 1);
 	assert_int_equal(rig_counter(r, DC_CTR_COMMITS), 12);
@@ -301,9 +301,9 @@ static void test_error_is_told_to_each_once(void **state)
 	{
 		int err = 0;
 
-		assert_true(dc_commit_is_free(file, 2, &err)); /* told even without a descriptor */
+		assert_true(dc_commit_is_free(file, DC_CLIENT(2, 0), &err)); /* told even without a descriptor */
 		assert_int_equal(err, -EIO);
-		assert_true(dc_commit_is_free(file, 2, &err));
+		assert_true(dc_commit_is_free(file, DC_CLIENT(2, 0), &err));
 		assert_int_equal(err, 0);
 	}
 	dc_file_put(file);

@@ -364,7 +364,7 @@ static void test_drop_whole_clean_windows(void **state)
 
 		if (dc_admit(r->exp, pages)) {
 			rig_begin(r, file);
-			dc_write_done(file, off, len, pages, 1, dc_file_errors(file));
+			dc_write_done(file, off, len, pages, 1, dc_file_errors(file), false);
 		}
 		r->fake->hold = rand() % 2 ? FAKE_BIT(DC_OP_WRITEBACK) : 0;
 		if (rand() % 4 == 0)
@@ -737,7 +737,7 @@ static void test_inflation(void **state)
 	/* 4 KiB, of which the kernel made 64 KiB dirty. */
 	k.dirty = 16;
 	assert_true(dc_admit(r->exp, 512));
-	dc_write_done(file, 5 * PAGE, PAGE, 512, 1, dc_file_errors(file));
+	dc_write_done(file, 5 * PAGE, PAGE, 512, 1, dc_file_errors(file), false);
 	assert_int_equal(rig_stats(r).dirty, 16 * PAGE);
 	assert_int_equal(rig_counter(r, DC_CTR_INFLATED), 15 * PAGE);
 	rig_check_sum(r, 0);
@@ -745,12 +745,12 @@ static void test_inflation(void **state)
 	k.dirty = 0;
 	assert_true(dc_admit(r->exp, 512));
 	rig_begin(r, file);
-	dc_write_done(file, 2 * MiB, 3 * PAGE, 512, 1, dc_file_errors(file));
+	dc_write_done(file, 2 * MiB, 3 * PAGE, 512, 1, dc_file_errors(file), false);
 	assert_int_equal(rig_stats(r).dirty, 19 * PAGE);
 	k.dirty = 512;
 	assert_true(dc_admit(r->exp, 100));
 	rig_begin(r, file);
-	dc_write_done(file, 4 * MiB, PAGE, 100, 1, dc_file_errors(file));
+	dc_write_done(file, 4 * MiB, PAGE, 100, 1, dc_file_errors(file), false);
 	assert_int_equal(rig_stats(r).dirty, 119 * PAGE);
 	rig_check_sum(r, 0);
 	assert_int_equal(rig_commit(r, file, 1), 0);

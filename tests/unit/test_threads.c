@@ -56,7 +56,7 @@ static void carry_out(struct writer *me, uint64_t pages)
 		len = rnd(&me->seed, len); /* short, perhaps nothing */
 	if (rnd(&me->seed, 8) == 0)
 		sched_yield();
-	dc_write_done(me->target, me->offset, len, pages, me->nr, dc_file_errors(me->target));
+	dc_write_done(me->target, me->offset, len, pages, me->nr, dc_file_errors(me->target), false);
 }
 
 static void ran(struct dc_waiter *w, int status)
@@ -354,7 +354,7 @@ static void test_deep_sleep_ends(void **state)
 	rig_await(asleep, r, "the flusher to sleep");
 	dc_file_put(file);
 	file = rig_file(r, 2);
-	assert_false(dc_commit_is_free(file, 1, &err));
+	assert_false(dc_commit_is_free(file, DC_CLIENT(1, 0), &err));
 	assert_int_equal(rig_commit(r, file, 1), 0);
 	rig_await(fd_is_closed, &(struct fd_of){ r, file }, "the descriptor to be closed");
 	/* Background excess and parked writes wake it too. */

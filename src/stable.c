@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Stable writes, and COMMITs of a part of a file: only the range that was asked for is made durable,
+ * so that a stable write of 4 KiB does not wait for another client's stream in the same file, and no
+ * thread waits for the device.
+ *
+ *     dc_stable_begin() ... the write, dc_write_done() ... dc_stable_sync() --> done(), later
+ *                                                            |
+ *                            the device's sync thread: submit, reap, judge
+ *
+ * When is a sync's success a success? A writeback error is one event of the file in the kernel, and each
+ * open file description is told of it once: by whichever call on it asks first. So these syncs go through
+ * a descriptor of their own (file->sync_fd), which no turn of the flusher can take an error from; and
+ * among themselves
+ *
+ *     a sync that returned 0 is judged only after all that were in flight on the same descriptor when
+ *     it was reaped have been reaped too: if one of them took the error, it is on record by then;
+ *     and it fails if any error was recorded in the file since before its write began.
+ *
+ * The descriptor is opened before the write, so that it cannot have missed an error that concerns it; for
+ * a COMMIT, whose writes are older, what the other descriptor may have taken before is waited for.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* A COMMIT syncs its range alone if at least this much else would have to be written with it. */
+#define OUTSIDE_MIN_PAGES DC_WINDOW_PAGES
+/* And in pieces of so much, so that the budget flows meanwhile. */
+#define PIECE_PAGES ((8UL << 20) >> DC_PAGE_SHIFT)
+/* Windows with pages left by small stable writes: dropped when so many have come together. */
+#define BEHIND_MAX 32
+
+/* ---- the sync thread ---- */
+
+static void submit_queued(struct dc_syncer *sy)
+{
+	struct dc_stable *s;
+
+	pthread_mutex_lock(&sy->lock);
+	while ((s = STAILQ_FIRST(&sy->queue))) {
+		STAILQ_REMOVE_HEAD(&sy->queue, queue);
+		pthread_mutex_unlock(&sy->lock);
+		sy->in_flight++;
+		sy->be->ops->submit(sy->be, &s->op);
+		pthread_mutex_lock(&sy->lock);
+	}
+	pthread_mutex_unlock(&sy->lock);
+}
+
+static void *sync_thread(void *arg)
+{
+	struct dc_syncer *sy = arg;
+
+	pthread_setname_np(pthread_self(), "dc_sync");
+	while (!atomic_load(&sy->stop) || sy->in_flight > 0) {
+		struct dc_op *op = sy->be->ops->wait(sy->be, -1), *next;
+
+		/* Clear first, then look: who sets the bit from here on wakes the next wait. */
+		atomic_store(&sy->woken, false);
+		for (; op; op = next) {
+			next = op->next;
+			sy->in_flight--;
+			op->done(op);
+		}
+		submit_queued(sy);
+	}
+	return NULL;
+}
+
+static struct dc_syncer *syncer_new(struct dc_device *dev)
+{
+	struct dc_syncer *sy = dc_zalloc(sizeof(*sy));
+	int err = 0, rc;
+
+	pthread_mutex_init(&sy->lock, NULL);
+	STAILQ_INIT(&sy->queue);
+	sy->be = dc_backend_make(dev, &err);
+	rc = sy->be ? pthread_create(&sy->thread, NULL, sync_thread, sy) : -err;
+	if (rc == 0)
+		return sy;
+	dc_log(dev->eng, DC_LOG_WARN,
+	       "no thread for stable writes (%s): each syncs its whole file in a thread of the server",
+	       strerror(rc));
+	if (sy->be)
+		sy->be->ops->free(sy->be);
+	pthread_mutex_destroy(&sy->lock);
+	free(sy);
+	return NULL;
+}
+
+/* The device's, made at its first stable write. */
+static struct dc_syncer *syncer(struct dc_device *dev)
+{
+	struct dc_syncer *sy = atomic_load(&dev->syncer);
+
+	if (sy || !dev->eng->opt.threads)
+		return sy;
+	pthread_mutex_lock(&dev->lock);
+	sy = atomic_load(&dev->syncer);
+	if (!sy && !dev->no_syncer) {
+		sy = syncer_new(dev);
+		dev->no_syncer = !sy;
+		atomic_store(&dev->syncer, sy);
+	}
+	pthread_mutex_unlock(&dev->lock);
+	return sy;
+}
+
+void dc_syncer_free(struct dc_syncer *sy)
+{
+	if (!sy)
+		return;
+	atomic_store(&sy->stop, true);
+	sy->be->ops->wake(sy->be);
+	pthread_join(sy->thread, NULL);
+	dc_assert(STAILQ_EMPTY(&sy->queue));
+	sy->be->ops->free(sy->be);
+	pthread_mutex_destroy(&sy->lock);
+	free(sy);
+}
+
+static void submit(struct dc_device *dev, struct dc_stable *s)
+{
+	struct dc_syncer *sy = atomic_load(&dev->syncer);
+
+	if (!sy) { /* no threads: whoever polls the device reaps it */
+		dev->be->ops->submit(dev->be, &s->op);
+		return;
+	}
+	pthread_mutex_lock(&sy->lock);
+	STAILQ_INSERT_TAIL(&sy->queue, s, queue);
+	pthread_mutex_unlock(&sy->lock);
+	if (!atomic_exchange(&sy->woken, true))
+		sy->be->ops->wake(sy->be);
+}
+
+/* ---- the descriptor ---- */
+
+/* file->lock held, file->fd pinned. */
+static bool open_locked(struct dc_file *file)
+{
+	struct dc_device *dev = file->exp->dev;
+	struct dc_backend *be = dev->be;
+	int fd;
+
+	if (file->sync_fd >= 0)
+		return true;
+	if (dev->eng->opt.threads && !syncer(dev))
+		return false;
+	/* No idle descriptor is closed for it: that takes other files' locks. */
+	if (atomic_load(&file->exp->eng->nr_open) >= file->exp->eng->opt.max_open_files)
+		return false;
+	fd = be->ops->reopen(be, file->fd);
+	if (fd < 0)
+		return false;
+	file->sync_fd = fd;
+	atomic_fetch_add(&file->exp->eng->nr_open, 1);
+	/* What was in flight on the other descriptor may have taken an error that this one will never
+	 * see. Who asks about older writes waits for these. */
+	file->sync_fd_turn = file->turn_id;
+	file->sync_fd_sync = file->syncing ? file->sync_no : 0;
+	return true;
+}
+
+void dc_stable_begin(struct dc_file *file)
+{
+	pthread_mutex_lock(&file->lock);
+	dc_assert(file->fd >= 0 && file->fd_users > 0);
+	open_locked(file);
+	pthread_mutex_unlock(&file->lock);
+}
+
+/* ---- dropping behind ---- */
+
+/* Pages [first, end) are clean now. Whole windows are dropped as the writer leaves them; what scattered
+ * writes touched, when there are many. file->lock held, and dropped on the way. */
+static void leave_behind_locked(struct dc_file *file, uint64_t first, uint64_t end)
+{
+	struct dc_runs *runs = &file->behind;
+	uint64_t w = first / DC_WINDOW_PAGES, we = (end - 1) / DC_WINDOW_PAGES + 1;
+	bool there = false;
+
+	if (!atomic_load(&file->exp->drop_behind))
+		return;
+	for (uint32_t i = runs->nr; i-- > 0 && !there;)
+		there = runs->run[i].first <= w && we <= runs->run[i].end;
+	if (!there)
+		dc_runs_add(runs, w, we);
+	if (end % DC_WINDOW_PAGES == 0 || runs->nr >= BEHIND_MAX)
+		dc_drop_later_locked(file, runs);
+}
+
+/* ---- a sync from submission to verdict ---- */
+
+/* A COMMIT waits for its sync. */
+struct waiting {
+	struct dc_stable s;
+	bool over;
+};
+
+static void wake_committer(struct dc_stable *s, int res)
+{
+	struct waiting *w = container_of_dc(s, struct waiting, s);
+	struct dc_file *file = s->file;
+
+	(void)res;
+	pthread_mutex_lock(&file->lock);
+	w->over = true;
+	dc_file_wake_locked(file);
+	pthread_mutex_unlock(&file->lock);
+}
+
+/* What its client is to be told. file->lock held. Returns references to put. */
+static int judge_locked(struct dc_file *file, struct dc_stable *s)
+{
+	/* A COMMIT asks for itself, when it has synced all its pieces. */
+	int owed = s->done == wake_committer ? 0 : dc_told_locked(file, s->client), puts;
+
+	s->res = s->op.res;
+	if (s->res == 0 && atomic_load(&file->errors) != s->errors)
+		s->res = file->last_error;
+	if (s->res == 0)
+		s->res = owed;
+	dc_fd_unpin_locked(file);
+	puts = 1 + dc_settle_locked(file);
+	dc_file_rest_locked(file);
+	return puts;
+}
+
+/* The sync thread, or whoever polls the device. */
+static void reaped(struct dc_op *op)
+{
+	struct dc_stable *s = container_of_dc(op, struct dc_stable, op), *next, *oldest;
+	struct dc_file *file = s->file;
+	struct dc_export *exp = file->exp;
+	struct dc_device *dev = exp->dev;
+	TAILQ_HEAD(, dc_stable) final = TAILQ_HEAD_INITIALIZER(final);
+	uint64_t pages = s->pages, first = s->offset >> DC_PAGE_SHIFT;
+	uint64_t end = ((s->offset + s->len - 1) >> DC_PAGE_SHIFT) + 1;
+	int puts = 0, told = 0, res;
+
+	if (dc_refused(op->res) || dc_ambiguous(op->res)) {
+		/* As for a turn: the whole file then, here, slow but right. */
+		told = dc_ambiguous(op->res) ? op->res : 0;
+		op->res = dev->be->ops->sync(dev->be, op->fd);
+		if (op->res == 0)
+			op->res = told;
+	}
+	res = op->res;
+	dc_file_hold(file);
+	pthread_mutex_lock(&file->lock);
+	TAILQ_REMOVE(&file->stables, s, link);
+	if (op->res < 0)
+		dc_error_locked(file, op->res);
+	/* Those numbered up to here were in flight now. */
+	s->barrier = file->stable_id;
+	TAILQ_INSERT_TAIL(&file->unjudged, s, link);
+	oldest = TAILQ_FIRST(&file->stables);
+	for (s = TAILQ_FIRST(&file->unjudged); s; s = next) {
+		next = TAILQ_NEXT(s, link);
+		if (oldest && oldest->id <= s->barrier)
+			continue;
+		TAILQ_REMOVE(&file->unjudged, s, link);
+		puts += judge_locked(file, s);
+		TAILQ_INSERT_TAIL(&final, s, link);
+	}
+	dc_file_wake_locked(file);
+	/* Last: the lock is dropped on the way. */
+	if (res == 0 && pages > 0 && file->fd >= 0)
+		leave_behind_locked(file, first, end);
+	pthread_mutex_unlock(&file->lock);
+	atomic_fetch_sub(&exp->writeback, pages);
+	dc_count(exp, DC_CTR_CLEANED_COMMIT, pages << DC_PAGE_SHIFT);
+	dc_release(exp, pages);
+	while ((s = TAILQ_FIRST(&final))) {
+		TAILQ_REMOVE(&final, s, link);
+		/* Where the export was ended over a stable write, on a device that did not answer in
+		 * time, nobody is left to be told. */
+		if (s->done == wake_committer || !atomic_load(&exp->ended))
+			s->done(s, s->res);
+	}
+	dc_file_puts(file, puts + 1);
+}
+
+/* Everything claimed in the range becomes this sync's writeback. file->lock held. Returns references
+ * to put. */
+static int start_locked(struct dc_file *file, struct dc_stable *s)
+{
+	struct dc_export *exp = file->exp;
+	uint64_t first = s->offset >> DC_PAGE_SHIFT;
+	uint64_t last = (s->offset + s->len - 1) >> DC_PAGE_SHIFT;
+	int puts = 0;
+
+	dc_assert(file->sync_fd >= 0 && file->fd_users > 0 && s->len > 0);
+	s->file = file;
+	dc_file_hold(file);
+	file->fd_users++;
+	s->pages = 0;
+	if (file->map.nr_pages > 0) {
+		s->pages = dc_map_clear_range(&file->map, first, last);
+		dc_count_writeback(exp, s->pages);
+		if (file->map.nr_pages == 0)
+			puts = dc_became_clean_locked(file);
+	}
+	s->id = ++file->stable_id;
+	TAILQ_INSERT_TAIL(&file->stables, s, link);
+	memset(&s->op, 0, sizeof(s->op));
+	s->op.kind = DC_OP_SYNC;
+	s->op.fd = file->sync_fd;
+	s->op.offset = s->offset;
+	s->op.len = s->len;
+	s->op.done = reaped;
+	dc_count(exp, DC_CTR_SYNCS, 1);
+	return puts;
+}
+
+void dc_stable_sync(struct dc_file *file, struct dc_stable *s)
+{
+	struct dc_export *exp = file->exp;
+	int puts;
+
+	dc_assert(file->magic == DC_FILE_MAGIC);
+	pthread_mutex_lock(&file->lock);
+	if (file->sync_fd < 0) {
+		int res;
+
+		/* No descriptor for it: the whole file, in this thread. */
+		pthread_mutex_unlock(&file->lock);
+		res = dc_commit_since(file, s->client, 0, 0, s->errors);
+		dc_write_unpin(file);
+		s->done(s, res);
+		return;
+	}
+	puts = start_locked(file, s);
+	dc_fd_unpin_locked(file); /* the caller's; the sync has its own */
+	pthread_mutex_unlock(&file->lock);
+	dc_count(exp, DC_CTR_COMMITS, 1);
+	submit(exp->dev, s);
+	dc_file_puts(file, puts);
+}
+
+/* ---- COMMIT of a range ---- */
+
+bool dc_range_pays_locked(struct dc_file *file, uint64_t offset, uint64_t len)
+{
+	uint64_t first = offset >> DC_PAGE_SHIFT, last = (offset + len - 1) >> DC_PAGE_SHIFT;
+	uint64_t outside = file->map.nr_pages;
+	struct dc_turn *turn;
+
+	if (len == 0 || len > UINT32_MAX || offset + len < offset)
+		return false;
+	if (outside > 0)
+		outside -= dc_map_count(&file->map, first, last);
+	LIST_FOREACH(turn, &file->turns, link)
+	{
+		if (turn->kind == DC_TURN_WRITEBACK &&
+		    (turn->op.offset >= offset + len || turn->op.offset + turn->op.len <= offset))
+			outside += turn->pages;
+	}
+	return outside >= OUTSIDE_MIN_PAGES && open_locked(file);
+}
+
+int dc_commit_range_locked(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t len,
+			   uint64_t errors, int *puts)
+{
+	uint64_t end = offset + len;
+	int res = 0;
+
+	while (offset < end && res == 0) {
+		struct waiting w = { .s = { .offset = offset, .client = client, .errors = errors } };
+		uint64_t first = offset >> DC_PAGE_SHIFT, upto = end;
+
+		if (dc_map_count(&file->map, first, (end - 1) >> DC_PAGE_SHIFT) > PIECE_PAGES)
+			upto = (dc_map_nth(&file->map, first, PIECE_PAGES) + 1) << DC_PAGE_SHIFT;
+		w.s.len = dc_min_u64(upto, end) - offset;
+		w.s.done = wake_committer;
+		*puts += start_locked(file, &w.s);
+		pthread_mutex_unlock(&file->lock);
+		submit(file->exp->dev, &w.s);
+		pthread_mutex_lock(&file->lock);
+		while (!w.over)
+			dc_file_wait_locked(file);
+		res = w.s.res;
+		offset += w.s.len;
+	}
+	/* Writes older than the descriptor: see open_locked(). */
+	dc_reap_locked(file, file->sync_fd_turn);
+	while (file->syncing && file->sync_no == file->sync_fd_sync)
+		dc_file_wait_locked(file);
+	if (res == 0 && atomic_load(&file->errors) != errors)
+		res = file->last_error;
+	return res;
+}
