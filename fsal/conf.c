@@ -9,15 +9,19 @@
  */
 #include "fsal_dontcache.h"
 
+/* For tests and rehearsals, and so in no table: see dontcache/fault.h. */
+#define FAULT_NAME "Fault_Injection"
+
 static struct config_item sub_items[] = {
 	CONF_ITEM_STR("name", 1, 10, NULL, subfsal_args, name),
 	CONFIG_EOL,
 };
 
 /* "name", our parameters, the inner FSAL block, end. */
-static struct config_item items[16] = {
+static struct config_item items[24] = {
 	CONF_ITEM_NOOP("name"),
 	CONF_RELAX_BLOCK("FSAL", sub_items, noop_conf_init, subfsal_commit, dcf_conf, subfsal),
+	CONF_ITEM_NOOP(FAULT_NAME),
 };
 
 struct config_block dcf_export_block = {
@@ -31,7 +35,7 @@ struct config_block dcf_export_block = {
 
 struct config_item *dcf_conf_items(void)
 {
-	size_t n = 2;
+	size_t n = 3;
 
 	for (size_t i = 0; i < dc_nr_params; i++, n++) {
 		struct config_item noop = CONF_ITEM_NOOP("");
@@ -49,7 +53,7 @@ struct config_item *dcf_conf_items(void)
 struct place {
 	const struct config_node *block;
 	const char *path;
-	const struct config_node *line_of[16]; /* by index in dc_params_table */
+	const struct config_node *line_of[20]; /* by index in dc_params_table */
 };
 
 static void say(void *arg, bool error, const struct dc_param *param, const char *msg)
@@ -79,6 +83,34 @@ static void value_text(const struct config_node *stmt, char *buf, size_t len)
 	term = glist_entry(stmt->u.nterm.sub_nodes.next, struct config_node, node);
 	snprintf(buf, len, "%s%s", term->u.term.op_code ? term->u.term.op_code : "",
 		 term->u.term.varvalue ? term->u.term.varvalue : "");
+}
+
+int dcf_conf_fault(void *node, const char *path, char *spec, size_t len)
+{
+	struct config_node *block = node;
+	struct dc_fault *trial;
+	struct glist_head *g;
+	char msg[DC_FAULT_MSG];
+	int errors = 0;
+
+	spec[0] = '\0';
+	glist_for_each(g, &block->u.nterm.sub_nodes) {
+		struct config_node *stmt = glist_entry(g, struct config_node, node);
+
+		if (stmt->type != TYPE_STMT || strcasecmp(stmt->u.nterm.name, FAULT_NAME) != 0)
+			continue;
+		value_text(stmt, spec, len);
+		if (spec[0] == '\0')
+			strcpy(spec, "on");
+		trial = dc_fault_new(dcf_now, NULL);
+		if (!dc_fault_set(trial, spec, msg)) {
+			LogCrit(COMPONENT_CONFIG, "dontcache: %s:%d: export %s: %s", stmt->filename,
+				stmt->linenumber, path, msg);
+			errors++;
+		}
+		dc_fault_free(trial);
+	}
+	return errors;
 }
 
 int dcf_conf_read(void *node, const char *path, struct dc_params *p)

@@ -151,11 +151,38 @@ static void put_stats(struct text *t)
 	put(t, "]}\n");
 }
 
+/* fault EXPORT_ID RULES. The answer is one object, with "ok" or "error". */
+static void put_fault(struct text *t, char *args)
+{
+	char *spec, msg[DC_FAULT_MSG] = "no such export";
+	unsigned long id = strtoul(args, &spec, 10);
+	struct glist_head *g;
+	bool ok = false;
+
+	spec += strspn(spec, " ");
+	pthread_mutex_lock(&dcf.live_lock);
+	glist_for_each(g, &dcf.exports) {
+		struct dcf_export *e = glist_entry(g, struct dcf_export, all);
+
+		if (e->export.export_id == id)
+			ok = dcf_fault(e, spec, msg);
+	}
+	pthread_mutex_unlock(&dcf.live_lock);
+	if (ok) {
+		put(t, "{\"ok\":true}\n");
+		return;
+	}
+	for (char *c = msg; *c; c++) /* it may quote the rule */
+		if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
+			*c = '\'';
+	put(t, "{\"error\":\"%s\"}\n", msg);
+}
+
 static void answer(int fd)
 {
 	struct timeval patience = { .tv_sec = 2 };
 	struct text t = { 0 };
-	char cmd[64];
+	char cmd[512];
 	size_t n = 0, at = 0;
 
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
@@ -173,8 +200,10 @@ static void answer(int fd)
 	cmd[strcspn(cmd, "\r\n")] = '\0';
 	if (strcmp(cmd, "stats") == 0)
 		put_stats(&t);
+	else if (strncmp(cmd, "fault ", 6) == 0)
+		put_fault(&t, cmd + 6);
 	else
-		put(&t, "{\"error\":\"unknown command; known: stats\"}\n");
+		put(&t, "{\"error\":\"unknown command; known: stats, fault EXPORT_ID RULES\"}\n");
 	while (at < t.len) {
 		ssize_t put_now = send(fd, t.buf + at, t.len - at, MSG_NOSIGNAL);
 

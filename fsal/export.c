@@ -10,8 +10,6 @@
 #include "fsal_dontcache.h"
 
 #define MS 1000000ULL
-/* Stopping is bounded: what is dirty then is the kernel's to write, as without us. */
-#define DRAIN_NS (2000 * MS)
 #define DETACH_NS (1000 * MS)
 
 typedef struct fsal_export exp_t;
@@ -56,31 +54,39 @@ static void release_sub_handles(struct dcf_export *e)
 			 e->export.export_id, n);
 }
 
-/* All exports that end together share one deadline, or stopping would take 2 s for each. */
-static uint64_t drain_time(void)
+/* Stopping is bounded: what is dirty then is the kernel's to write, as without us. Exports that end
+ * together share the time, or stopping would take it for each. */
+static uint64_t drain_time(const struct dcf_export *e)
 {
-	static uint64_t began;
-	uint64_t now = dcf_now(NULL), since = __atomic_load_n(&began, __ATOMIC_RELAXED);
+	static uint64_t began, last;
+	uint64_t now = dcf_now(NULL), timeout = e->params.drain_timeout_ms * MS, left;
 
-	if (since == 0 || now - since > 5 * DRAIN_NS) {
-		__atomic_store_n(&began, now, __ATOMIC_RELAXED);
-		return DRAIN_NS;
-	}
-	return now - since < DRAIN_NS ? DRAIN_NS - (now - since) : 1;
+	pthread_mutex_lock(&dcf.live_lock);
+	if (began == 0 || now - last > 1000 * MS)
+		began = now;
+	last = now + timeout;
+	left = now - began < timeout ? timeout - (now - began) : 0;
+	pthread_mutex_unlock(&dcf.live_lock);
+	/* 0 would mean: parked writes only. */
+	return left ? left : 1;
 }
 
 static void end_budget(struct dcf_export *e)
 {
-	uint64_t left;
+	uint64_t left, begin = dcf_now(NULL);
 
 	if (!e->budget)
 		return;
-	left = dc_export_drain(e->budget, drain_time());
+	left = dc_export_drain(e->budget, drain_time(e));
 	if (left)
 		LogWarn(COMPONENT_FSAL,
 			"dontcache: export %u: %" PRIu64
-			" KiB were not written back in time; the kernel will write them",
-			e->export.export_id, left >> 10);
+			" KiB were not written back within Drain_Timeout_Ms = %" PRIu64
+			"; the kernel will write them",
+			e->export.export_id, left >> 10, e->params.drain_timeout_ms);
+	else
+		LogEvent(COMPONENT_FSAL, "dontcache: export %u: drained in %" PRIu64 " ms",
+			 e->export.export_id, (uint64_t)((dcf_now(NULL) - begin) / MS));
 	dc_export_free(e->budget, DETACH_NS);
 	e->budget = NULL;
 }

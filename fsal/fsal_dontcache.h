@@ -21,6 +21,7 @@
 #include "compat.h"
 
 #include "dontcache/engine.h"
+#include "dontcache/fault.h"
 
 struct dcf_export {
 	struct fsal_export export;
@@ -30,6 +31,7 @@ struct dcf_export {
 	dev_t dev;		  /* and that file system */
 	uint64_t verifier;	  /* of this instance of the export; random */
 	bool said_no_fd;	  /* that they cannot was logged */
+	bool faulty;		  /* its device can be told to fail */
 	struct glist_head live;	  /* dcf_obj.live, under dcf.live_lock */
 	struct glist_head all;	  /* on dcf.exports, under dcf.live_lock */
 };
@@ -92,6 +94,9 @@ uint64_t dcf_now(void *unused);
 /** Reads our parameters from the FSAL block `node` over the defaults, logging every problem with
  * file, line, value and allowed range. Returns the number of errors; *p is then not to be used. */
 int dcf_conf_read(void *node, const char *path, struct dc_params *p);
+/** Reads Fault_Injection into spec: "" if it is not there. Returns the number of errors, logged. */
+int dcf_conf_fault(void *node, const char *path, char *spec, size_t len);
+#define DCF_FAULT_MAX 256
 /** Items that Ganesha's own parser may pass over, since dcf_conf_read() reads them. */
 struct config_item *dcf_conf_items(void);
 struct dcf_conf {
@@ -102,7 +107,10 @@ extern struct config_block dcf_export_block;
 /* export.c */
 void dcf_export_ops_init(struct export_ops *ops);
 /** Opens the export's root and makes its budget. */
-int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_params *p);
+int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_params *p,
+		     const char *fault);
+/** Sets the fault rules of the export's device, and says so loudly. */
+bool dcf_fault(struct dcf_export *e, const char *spec, char *msg);
 
 /* handle.c */
 void dcf_obj_ops_init(struct fsal_obj_ops *ops);

@@ -158,7 +158,6 @@ PASSES(fsal_status_t, readlink_, (obj_t * h, struct gsh_buffdesc *link, bool ref
 PASSES(fsal_status_t, getattrs, (obj_t * h, attrs_t *attrs), getattrs(SUB(h), attrs))
 PASSES(fsal_status_t, link_, (obj_t * h, obj_t *dir, const char *name),
        link(SUB(h), SUB(dir), name))
-PASSES(fsal_status_t, close_, (obj_t * h), close(SUB(h)))
 PASSES(bool, check_verifier, (obj_t * h, fsal_verifier_t verf), check_verifier(SUB(h), verf))
 PASSES(fsal_openflags_t, status2, (obj_t * h, struct state_t *state), status2(SUB(h), state))
 PASSES(fsal_status_t, seek2, (obj_t * h, struct state_t *state, struct io_info *info),
@@ -172,7 +171,6 @@ PASSES(fsal_status_t, lock_op2,
 PASSES(fsal_status_t, lease_op2,
        (obj_t * h, struct state_t *state, void *owner, fsal_deleg_t deleg),
        lease_op2(SUB(h), state, owner, deleg))
-PASSES(fsal_status_t, close2, (obj_t * h, struct state_t *state), close2(SUB(h), state))
 PASSES(bool, is_referral, (obj_t * h, attrs_t *attrs, bool cache),
        is_referral(SUB(h), attrs, cache))
 PASSES(fsal_status_t, getxattrs, (obj_t * h, xattrkey4 *key, xattrvalue4 *value),
@@ -205,6 +203,35 @@ PASSES(fsal_status_t, remove_extattr_by_id, (obj_t * h, unsigned int id),
        remove_extattr_by_id(SUB(h), id))
 PASSES(fsal_status_t, remove_extattr_by_name, (obj_t * h, const char *name),
        remove_extattr_by_name(SUB(h), name))
+
+/* Closing may tell of a failed writeback, and whoever closes is not whose data it was. */
+static fsal_status_t closed(struct dcf_export *e, obj_t *h, fsal_status_t st)
+{
+	struct dc_file *file = FSAL_IS_ERROR(st) ? dcf_file(e, dcf_obj(h)) : NULL;
+
+	if (file &&
+	    (st.major == ERR_FSAL_IO || st.major == ERR_FSAL_NOSPC || st.major == ERR_FSAL_DQUOT))
+		dc_file_error(file, st.minor ? -abs(st.minor) : -EIO);
+	return st;
+}
+
+static fsal_status_t close_(obj_t *h)
+{
+	struct dcf_export *e = dcf_current();
+	fsal_status_t st;
+
+	DCF_SUB(e, st = SUB(h)->obj_ops->close(SUB(h)));
+	return closed(e, h, st);
+}
+
+static fsal_status_t close2(obj_t *h, struct state_t *state)
+{
+	struct dcf_export *e = dcf_current();
+	fsal_status_t st;
+
+	DCF_SUB(e, st = SUB(h)->obj_ops->close2(SUB(h), state));
+	return closed(e, h, st);
+}
 
 static fsal_status_t handle_to_wire(const obj_t *h, fsal_digesttype_t type, struct gsh_buffdesc *d)
 {

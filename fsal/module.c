@@ -55,14 +55,34 @@ static unsigned int executors(void)
 	return cpus < 2 ? 2 : cpus > 16 ? 16 : (unsigned int)cpus;
 }
 
-/* A quarter of what the process may open: the rest is Ganesha's and its connections'. */
+struct server_params {
+	char *control_socket;
+	uint32_t max_open_files;
+};
+
+static struct server_params server;
+
+#define OPEN_FILES_MIN 16U
+#define OPEN_FILES_MAX 65536U
+
+/*
+ * Ganesha closes descriptors of its own only above 90% of what the process may open
+ * (FD_HWMark_Percent), and knows nothing of ours. So ours and the connections have to fit into the
+ * tenth that is left.
+ */
 static unsigned int open_files(void)
 {
 	struct rlimit lim;
+	rlim_t n;
 
+	if (server.max_open_files)
+		return server.max_open_files;
 	if (getrlimit(RLIMIT_NOFILE, &lim) != 0 || lim.rlim_cur == RLIM_INFINITY)
-		return 4096;
-	return lim.rlim_cur / 4 > 65536 ? 65536 : (unsigned int)(lim.rlim_cur / 4) + 1;
+		return OPEN_FILES_MAX;
+	n = lim.rlim_cur / 16;
+	return n < OPEN_FILES_MIN ? OPEN_FILES_MIN :
+	       n > OPEN_FILES_MAX ? OPEN_FILES_MAX :
+				    (unsigned int)n;
 }
 
 static struct dc_engine *engine(void)
@@ -82,12 +102,10 @@ static struct dc_engine *engine(void)
 
 /* ---- the server-wide DONTCACHE { } block ---- */
 
-struct server_params {
-	char *control_socket;
-};
-
 static struct config_item server_items[] = {
 	CONF_ITEM_PATH("Control_Socket", 1, 107, NULL, server_params, control_socket),
+	/* 0: a sixteenth of RLIMIT_NOFILE */
+	CONF_ITEM_UI32("Max_Open_Files", 0, 1048576, 0, server_params, max_open_files),
 	CONFIG_EOL,
 };
 
@@ -108,10 +126,21 @@ static fsal_status_t init_config(struct fsal_module *m, config_file_t conf,
 
 	display_fsinfo(m);
 	load_config_from_parse(conf, &server_block, &p, true, err);
-	if (!config_error_is_harmless(err))
+	if (!config_error_is_harmless(err)) {
 		LogCrit(COMPONENT_CONFIG,
-			"dontcache: errors in the DONTCACHE block; no control socket");
-	else if (p.control_socket && dcf_control_start(p.control_socket) == 0)
+			"dontcache: errors in the DONTCACHE block, which is passed over: no control "
+			"socket, Max_Open_Files by default");
+		return fsalstat(ERR_FSAL_NO_ERROR, 0);
+	}
+	if (p.max_open_files && p.max_open_files < OPEN_FILES_MIN) {
+		LogCrit(COMPONENT_CONFIG,
+			"dontcache: DONTCACHE block: Max_Open_Files = %" PRIu32
+			": allowed are 0 (a sixteenth of RLIMIT_NOFILE) and %u to 1048576; the default holds",
+			p.max_open_files, OPEN_FILES_MIN);
+		p.max_open_files = 0;
+	}
+	server = p;
+	if (p.control_socket && dcf_control_start(p.control_socket) == 0)
 		LogEvent(COMPONENT_FSAL, "dontcache: control socket %s", p.control_socket);
 	return fsalstat(ERR_FSAL_NO_ERROR, 0);
 }
@@ -140,6 +169,7 @@ static fsal_status_t create_export(struct fsal_module *m, void *node, struct con
 	const char *path = CTX_FULLPATH(op_ctx);
 	struct dcf_conf conf = { 0 };
 	struct fsal_module *sub;
+	char fault[DCF_FAULT_MAX];
 	struct dc_params params;
 	struct dcf_export *e;
 	fsal_status_t status;
@@ -147,7 +177,8 @@ static fsal_status_t create_export(struct fsal_module *m, void *node, struct con
 
 	dcf_conf_items();
 	if (load_config_from_node(node, &dcf_export_block, &conf, true, err) != 0 ||
-	    dcf_conf_read(node, path, &params) != 0) {
+	    dcf_conf_read(node, path, &params) != 0 ||
+	    dcf_conf_fault(node, path, fault, sizeof(fault)) != 0) {
 		LogCrit(COMPONENT_CONFIG,
 			"dontcache: export %s is refused for the errors above; others are served",
 			path);
@@ -178,7 +209,7 @@ static fsal_status_t create_export(struct fsal_module *m, void *node, struct con
 	dcf_export_ops_init(&e->export.exp_ops);
 	e->export.up_ops = up_ops;
 	e->export.fsal = m;
-	rc = dcf_export_start(e, path, &params);
+	rc = dcf_export_start(e, path, &params, fault);
 	if (rc == 0)
 		rc = fsal_attach_export(m, &e->export.exports);
 	op_ctx->fsal_export = &e->export;
@@ -200,6 +231,7 @@ static fsal_status_t update(struct fsal_module *m, void *node, struct config_err
 {
 	struct dcf_export *e = dcf_export(original);
 	const char *path = CTX_FULLPATH(op_ctx);
+	char fault[DCF_FAULT_MAX], msg[DC_FAULT_MSG];
 	struct dcf_conf conf = { 0 };
 	struct fsal_module *sub;
 	struct dc_params params;
@@ -217,7 +249,8 @@ static fsal_status_t update(struct fsal_module *m, void *node, struct config_err
 	fsal_put(sub);
 	if (FSAL_IS_ERROR(status))
 		return status;
-	if (dcf_conf_read(node, path, &params) != 0) {
+	if (dcf_conf_read(node, path, &params) != 0 ||
+	    dcf_conf_fault(node, path, fault, sizeof(fault)) != 0) {
 		LogCrit(COMPONENT_CONFIG,
 			"dontcache: export %s keeps its former parameters for the errors above",
 			path);
@@ -233,6 +266,8 @@ static fsal_status_t update(struct fsal_module *m, void *node, struct config_err
 	e->params = params;
 	if (e->budget)
 		dc_export_set_params(e->budget, &params);
+	if ((e->faulty || fault[0]) && !dcf_fault(e, fault, msg))
+		LogCrit(COMPONENT_CONFIG, "dontcache: export %s: %s", path, msg);
 	announce(e, path, "updated");
 	return fsalstat(ERR_FSAL_NO_ERROR, 0);
 }
@@ -247,8 +282,27 @@ static void keep_loaded(struct fsal_module *sub)
 		dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
-int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_params *p)
+bool dcf_fault(struct dcf_export *e, const char *spec, char *msg)
 {
+	if (!e->faulty) {
+		snprintf(
+			msg, DC_FAULT_MSG,
+			"faults cannot be injected: the export was not started with Fault_Injection");
+		return false;
+	}
+	if (!dc_device_fault(dc_export_device(e->budget), spec, msg))
+		return false;
+	LogCrit(COMPONENT_FSAL,
+		"dontcache: FAULT INJECTION is on for the device of export %u: I/O fails on purpose: \"%s\". "
+		"Never serve anybody's data like this",
+		e->export.export_id, spec);
+	return true;
+}
+
+int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_params *p,
+		     const char *fault)
+{
+	char msg[DC_FAULT_MSG];
 	struct dc_device *dev;
 	struct statfs fs;
 	struct stat st;
@@ -275,10 +329,21 @@ int dcf_export_start(struct dcf_export *e, const char *path, const struct dc_par
 			"dontcache: export %s is on tmpfs: its pages are its storage, never dirty and "
 			"never dropped, so the budget means nothing there. IO_Mode buffered does as well",
 			path);
-	dev = dc_device_get(engine(), st.st_dev, NULL, &err);
+	if (fault[0])
+		dev = dc_device_get_faulty(engine(), st.st_dev, NULL, &err);
+	else
+		dev = dc_device_get(engine(), st.st_dev, NULL, &err);
+	if (!dev && err == -EBUSY)
+		LogCrit(COMPONENT_FSAL,
+			"dontcache: export %s: Fault_Injection must stand in the first export of its "
+			"file system too",
+			path);
 	if (!dev)
 		return err;
 	e->budget = dc_export_new(dev, op_ctx->ctx_export->export_id, path, p);
+	e->faulty = fault[0] != '\0';
+	if (e->faulty && !dcf_fault(e, fault, msg))
+		LogCrit(COMPONENT_FSAL, "dontcache: export %s: %s", path, msg);
 	return 0;
 }
 

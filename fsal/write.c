@@ -31,6 +31,7 @@ struct relay {
 	uint64_t pages;
 	uint64_t client;
 	uint64_t errors; /* recorded in the file before the write */
+	size_t full_len; /* of a write that an injected fault made short */
 	bool pinned;
 	bool stable;
 	struct dcf_request *req; /* a stable write's: another thread will answer it */
@@ -258,6 +259,8 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 
 	(void)sub;
 	op_ctx->fsal_export = &r->e->export;
+	if (r->full_len)
+		io->iov[0].iov_len = r->full_len;
 	if (r->pinned && r->req && len > 0) {
 		stable_write_done(r, io);
 		op_ctx->fsal_export = saved;
@@ -284,6 +287,24 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 	relay_put(r);
 }
 
+/* Fault injection: has the write failed already? */
+static bool write_fault(struct relay *r, struct fsal_io_arg *io)
+{
+	uint64_t len = io->iov[0].iov_len;
+	int err = dc_write_fault(r->e->budget, io->offset, &len);
+
+	if (err < 0) {
+		io->io_amount = 0;
+		write_done(NULL, status_of(err), io, r);
+		return true;
+	}
+	if (len > 0 && len < io->iov[0].iov_len && io->iov_count == 1) {
+		r->full_len = io->iov[0].iov_len;
+		io->iov[0].iov_len = len;
+	}
+	return false;
+}
+
 /* The sub-FSAL's write, with `pages` reserved. `req` may be NULL, then it is made where needed. */
 static void write_through(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_cb done_cb,
 			  struct fsal_io_arg *io, void *caller_arg, struct dc_file *file,
@@ -308,6 +329,8 @@ static void write_through(struct dcf_export *e, obj_t *h, bool bypass, fsal_asyn
 	}
 	r->req = req;
 	io->fsal_stable = false;
+	if (e->faulty && write_fault(r, io))
+		return;
 	DCF_SUB(e, o->sub->obj_ops->write2(o->sub, bypass, write_done, io, r));
 }
 
@@ -415,22 +438,67 @@ static struct dc_file *known(struct dcf_export *e, obj_t *h, bool *put)
 	return file;
 }
 
+/* An operation that changes which bytes a file has: what must be known before it. */
+struct resize {
+	struct dc_file *file; /* NULL: nothing to account for */
+	uint64_t seq, size;
+	bool put, pinned;
+};
+
+/* `edges`: it may zero a part of a page, and so dirty it. Then even a file that nobody wrote to is of
+ * interest. */
+static struct resize resize_begin(struct dcf_export *e, obj_t *h, bool edges)
+{
+	struct resize r = { 0 };
+
+	if (edges && e->budget) {
+		r.file = dcf_file(e, dcf_obj(h));
+		r.pinned = r.file && pin(e, dcf_obj(h), r.file);
+		r.size = r.pinned ? dc_file_size(r.file) : 0;
+	} else {
+		r.file = known(e, h, &r.put);
+	}
+	r.seq = r.file ? dc_file_seq(r.file) : 0;
+	return r;
+}
+
+/* [first, end) was given other bytes; end UINT64_MAX: first is the file's size now. */
+static void resize_end(struct resize *r, fsal_status_t st, uint64_t first, uint64_t end)
+{
+	if (!r->file)
+		return;
+	if (!FSAL_IS_ERROR(st)) {
+		if (end == UINT64_MAX)
+			dc_file_truncated(r->file, first, r->seq);
+		else if (end > first)
+			dc_file_punched(r->file, first, end - first, r->seq);
+	}
+	if (r->pinned) {
+		uint64_t now = dc_file_size(r->file);
+
+		dc_file_edge(r->file, first);
+		if (end != UINT64_MAX)
+			dc_file_edge(r->file, end);
+		if (now > r->size) /* what was beyond the old end, in its last page */
+			dc_file_edge(r->file, r->size);
+		dc_write_unpin(r->file);
+	}
+	if (r->put)
+		dc_file_put(r->file);
+}
+
 static fsal_status_t setattr2(obj_t *h, bool bypass, struct state_t *state,
 			      struct fsal_attrlist *attrs)
 {
-	bool put, resize = FSAL_TEST_MASK(attrs->valid_mask, ATTR_SIZE);
 	struct dcf_export *e = dcf_current();
-	struct dc_file *file = resize ? known(e, h, &put) : NULL;
-	uint64_t seq = file ? dc_file_seq(file) : 0;
+	struct resize r = { 0 };
 	fsal_status_t st;
 
+	/* To nothing, as an open that truncates does, leaves no edges. */
+	if (FSAL_TEST_MASK(attrs->valid_mask, ATTR_SIZE))
+		r = resize_begin(e, h, attrs->filesize != 0);
 	DCF_SUB(e, st = SUB(h)->obj_ops->setattr2(SUB(h), bypass, state, attrs));
-	if (file) {
-		if (!FSAL_IS_ERROR(st))
-			dc_file_truncated(file, attrs->filesize, seq);
-		if (put)
-			dc_file_put(file);
-	}
+	resize_end(&r, st, attrs->filesize, UINT64_MAX);
 	return st;
 }
 
@@ -438,18 +506,12 @@ static fsal_status_t fallocate_(obj_t *h, struct state_t *state, uint64_t offset
 				bool allocate)
 {
 	struct dcf_export *e = dcf_current();
-	bool put = false;
-	struct dc_file *file = allocate ? NULL : known(e, h, &put);
-	uint64_t seq = file ? dc_file_seq(file) : 0;
+	struct resize r = resize_begin(e, h, true);
 	fsal_status_t st;
 
 	DCF_SUB(e, st = SUB(h)->obj_ops->fallocate(SUB(h), state, offset, len, allocate));
-	if (file) {
-		if (!FSAL_IS_ERROR(st))
-			dc_file_punched(file, offset, len, seq);
-		if (put)
-			dc_file_put(file);
-	}
+	/* What is allocated keeps its bytes; only the end of the file may have moved. */
+	resize_end(&r, st, offset, allocate ? offset : offset + len);
 	return st;
 }
 

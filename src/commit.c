@@ -78,6 +78,7 @@ static int sync_locked(struct dc_file *file, int *res, uint64_t *pages)
 	struct dc_runs runs = { 0 };
 	struct dc_take take = { 0 };
 	int puts = 0, fd = file->fd;
+	struct dc_watch watch;
 
 	dc_assert(fd >= 0 && file->fd_users > 0 && !file->syncing);
 	file->syncing = true;
@@ -88,7 +89,9 @@ static int sync_locked(struct dc_file *file, int *res, uint64_t *pages)
 	}
 	pthread_mutex_unlock(&file->lock);
 
+	dc_watch_begin(exp->dev, &watch, file, "fdatasync", 0, take.pages << DC_PAGE_SHIFT);
 	*res = be->ops->sync(be, fd);
+	dc_watch_end(exp->dev, &watch);
 	dc_count(exp, DC_CTR_SYNCS, 1);
 
 	pthread_mutex_lock(&file->lock);
@@ -139,6 +142,8 @@ int dc_commit_since(struct dc_file *file, uint64_t client, uint64_t offset, uint
 
 	dc_assert(file->magic == DC_FILE_MAGIC);
 	dc_count(exp, DC_CTR_COMMITS, 1);
+	if (len > 0)
+		dc_syncer_wanted(exp->dev);
 	pthread_mutex_lock(&file->lock);
 	target = file->need_seq;
 	blocks = file->synced_seq < target;

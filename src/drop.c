@@ -108,6 +108,7 @@ static void hand_over_locked(struct dc_file *file, struct dc_runs *runs, unsigne
 	turn->due = dc_now(dev->eng) + LINGER_NS;
 	*runs = (struct dc_runs){ 0 };
 	file->fd_users++;
+	file->turn_pins++;
 	dc_file_hold(file);
 	pthread_mutex_unlock(&file->lock);
 	pthread_mutex_lock(&dev->lock);

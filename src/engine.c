@@ -35,6 +35,8 @@ struct dc_engine *dc_engine_new(const struct dc_host_ops *ops, void *host,
 	pthread_mutex_init(&eng->lock, NULL);
 	pthread_mutex_init(&eng->idle_lock, NULL);
 	TAILQ_INIT(&eng->idle);
+	pthread_mutex_init(&eng->orphan_lock, NULL);
+	TAILQ_INIT(&eng->orphans);
 	for (int i = 0; i < DC_SHARDS; i++)
 		pthread_mutex_init(&eng->shard[i].lock, NULL);
 	return eng;
@@ -63,10 +65,14 @@ void dc_engine_free(struct dc_engine *eng)
 			free(turn);
 		}
 		dev->be->ops->free(dev->be);
+		dc_fault_free(dev->fault);
 		pthread_cond_destroy(&dev->cond);
 		pthread_mutex_destroy(&dev->lock);
+		dc_assert(TAILQ_EMPTY(&dev->watched));
+		pthread_mutex_destroy(&dev->watch_lock);
 		free(dev);
 	}
+	dc_orphans_free(eng);
 	dc_assert(TAILQ_EMPTY(&eng->idle));
 	for (int i = 0; i < DC_SHARDS; i++) {
 		dc_assert(eng->shard[i].nr == 0);
@@ -93,32 +99,44 @@ static struct dc_backend *default_backend(struct dc_engine *eng, int *err)
 
 struct dc_backend *dc_backend_make(struct dc_device *dev, int *err)
 {
-	return dev->make ? dev->make(err) : default_backend(dev->eng, err);
+	struct dc_backend *be = dev->make ? dev->make(err) : default_backend(dev->eng, err);
+
+	return be && dev->fault ? dc_backend_fault(be, dev->fault) : be;
 }
 
-struct dc_device *dc_device_get(struct dc_engine *eng, uint64_t id,
-				struct dc_backend *(*make)(int *err), int *err)
+static struct dc_device *device_get(struct dc_engine *eng, uint64_t id,
+				    struct dc_backend *(*make)(int *err), bool faulty, int *err)
 {
 	struct dc_device *dev;
 
 	*err = 0;
 	pthread_mutex_lock(&eng->lock);
 	for (dev = eng->devices; dev; dev = dev->next)
-		if (dev->id == id)
+		if (dev->id == id) {
+			if (faulty && !dev->fault) {
+				*err = -EBUSY;
+				dev = NULL;
+			}
 			goto out;
+		}
 	dev = dc_zalloc_line(sizeof(*dev));
 	dev->magic = DC_DEVICE_MAGIC;
 	dev->id = id;
 	dev->eng = eng;
 	dev->make = make;
+	if (faulty)
+		dev->fault = dc_fault_new(eng->ops->now_ns, eng->host);
 	dev->be = dc_backend_make(dev, err);
 	if (!dev->be) {
+		dc_fault_free(dev->fault);
 		free(dev);
 		dev = NULL;
 		goto out;
 	}
 	pthread_mutex_init(&dev->lock, NULL);
 	pthread_cond_init(&dev->cond, NULL);
+	pthread_mutex_init(&dev->watch_lock, NULL);
+	TAILQ_INIT(&dev->watched);
 	TAILQ_INIT(&dev->kicked);
 	TAILQ_INIT(&dev->exports);
 	TAILQ_INIT(&dev->active);
@@ -131,6 +149,7 @@ struct dc_device *dc_device_get(struct dc_engine *eng, uint64_t id,
 		if (rc) {
 			*err = -rc;
 			dev->be->ops->free(dev->be);
+			dc_fault_free(dev->fault);
 			free(dev);
 			dev = NULL;
 			goto out;
@@ -144,6 +163,42 @@ struct dc_device *dc_device_get(struct dc_engine *eng, uint64_t id,
 out:
 	pthread_mutex_unlock(&eng->lock);
 	return dev;
+}
+
+struct dc_device *dc_device_get(struct dc_engine *eng, uint64_t id,
+				struct dc_backend *(*make)(int *err), int *err)
+{
+	return device_get(eng, id, make, false, err);
+}
+
+struct dc_device *dc_device_get_faulty(struct dc_engine *eng, uint64_t id,
+				       struct dc_backend *(*make)(int *err), int *err)
+{
+	return device_get(eng, id, make, true, err);
+}
+
+bool dc_device_fault(struct dc_device *dev, const char *spec, char *msg)
+{
+	if (!dev->fault) {
+		snprintf(msg, DC_FAULT_MSG,
+			 "Fault_Injection is not on: set it in the first export of the device");
+		return false;
+	}
+	if (!dc_fault_set(dev->fault, spec, msg))
+		return false;
+	dev->be->ops->wake(dev->be);
+	return true;
+}
+
+int dc_write_fault(struct dc_export *exp, uint64_t offset, uint64_t *len)
+{
+	struct dc_fault_hit hit;
+
+	if (!dc_fault_decide(exp->dev->fault, DC_FAULT_WRITE, offset, *len, &hit))
+		return 0;
+	dc_fault_delay(exp->dev->fault, &hit);
+	*len = dc_min_u64(*len, hit.len);
+	return hit.err;
 }
 
 void dc_engine_devices(struct dc_engine *eng,

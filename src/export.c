@@ -56,6 +56,7 @@ void dc_export_set_params(struct dc_export *exp, const struct dc_params *p)
 	atomic_store(&exp->window_ms, p->writeback_window_ms);
 	atomic_store(&exp->parked_cap, p->parked_bytes);
 	atomic_store(&exp->drop_behind, p->drop_behind != 0);
+	atomic_store(&exp->audit, p->audit != 0);
 	pthread_mutex_unlock(&exp->lock);
 	/* Under a smaller limit nothing comes in, not even what was kept ready. A larger limit
 	 * admits at once; a smaller level is work at once. */
@@ -113,34 +114,10 @@ void dc_export_put(struct dc_export *exp)
 }
 
 /* Ends every claim and every reference that the engine itself holds on the export's files. */
-static void forget_files(struct dc_export *exp)
+static void forget(struct dc_file *file, void *arg)
 {
-	for (int s = 0; s < DC_SHARDS; s++) {
-		struct dc_shard *shard = &exp->eng->shard[s];
-		struct dc_file *file;
-		uint32_t b = 0, cap;
-
-		pthread_mutex_lock(&shard->lock);
-		while (b < shard->cap) {
-			for (file = shard->bucket[b]; file; file = file->hash_next)
-				if (file->exp == exp && !file->forgotten)
-					break;
-			if (!file) {
-				b++;
-				continue;
-			}
-			file->forgotten = true;
-			cap = shard->cap;
-			dc_file_hold(file);
-			pthread_mutex_unlock(&shard->lock);
-			dc_file_forget(file);
-			dc_file_put(file);
-			pthread_mutex_lock(&shard->lock);
-			if (shard->cap != cap)
-				b = 0; /* rehashed meanwhile */
-		}
-		pthread_mutex_unlock(&shard->lock);
-	}
+	(void)arg;
+	dc_file_forget(file);
 }
 
 bool dc_export_free(struct dc_export *exp, uint64_t timeout_ns)
@@ -152,7 +129,7 @@ bool dc_export_free(struct dc_export *exp, uint64_t timeout_ns)
 	atomic_store(&exp->draining, true);
 	dc_dispatch(exp);
 	atomic_store(&exp->ended, true);
-	forget_files(exp);
+	dc_files_each(exp, forget, NULL);
 	pthread_mutex_lock(&dev->lock);
 	exp->detach = true;
 	dev->nr_detach++;
@@ -174,6 +151,11 @@ bool dc_export_free(struct dc_export *exp, uint64_t timeout_ns)
 	}
 	dc_export_put(exp);
 	return true;
+}
+
+struct dc_device *dc_export_device(const struct dc_export *exp)
+{
+	return exp->dev;
 }
 
 void dc_count_write_through(struct dc_export *exp)

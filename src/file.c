@@ -125,7 +125,8 @@ void dc_fd_close(struct dc_file *file)
 	for (uint32_t i = 0; i < file->behind.nr && !file->unlinked; i++) {
 		uint64_t first = file->behind.run[i].first, end = file->behind.run[i].end;
 
-		be->ops->drop(be, file->fd, first << DC_WINDOW_SHIFT, (end - first) << DC_WINDOW_SHIFT);
+		be->ops->drop(be, file->fd, first << DC_WINDOW_SHIFT,
+			      (end - first) << DC_WINDOW_SHIFT);
 	}
 	file->behind.nr = 0;
 	if (file->sync_fd >= 0) {
@@ -360,6 +361,13 @@ static uint64_t cancel_locked(struct dc_file *file, uint64_t first, uint64_t las
 	return gone;
 }
 
+uint64_t dc_file_size(struct dc_file *file)
+{
+	struct stat st;
+
+	return fstat(file->fd, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
 uint64_t dc_file_seq(struct dc_file *file)
 {
 	uint64_t seq;
@@ -441,6 +449,8 @@ void dc_file_forget(struct dc_file *file)
 	int puts;
 
 	pthread_mutex_lock(&file->lock);
+	if (!file->unlinked)
+		dc_orphan_leave_locked(file);
 	puts = dc_unlinked_locked(file, &pages);
 	file->nr_writers = 0;
 	if (file->holds_error_ref) {

@@ -100,6 +100,8 @@ static struct dc_file *lookup(struct dc_export *exp, const void *key, size_t len
 			shard_grow(shard);
 		file = file_new(exp, key, len, hash);
 		file->refs = 1;
+		if (atomic_load(&exp->eng->nr_orphans) > 0)
+			dc_orphan_adopt(file);
 		file->hash_next = shard->bucket[bucket_of(shard, hash)];
 		shard->bucket[bucket_of(shard, hash)] = file;
 		shard->nr++;
@@ -182,4 +184,31 @@ void dc_file_put(struct dc_file *file)
 	shard->nr--;
 	pthread_mutex_unlock(&shard->lock);
 	file_free(file);
+}
+
+void dc_files_each(struct dc_export *exp, void (*each)(struct dc_file *file, void *arg), void *arg)
+{
+	for (int i = 0; i < DC_SHARDS; i++) {
+		struct dc_shard *shard = &exp->eng->shard[i];
+		struct dc_file **found = NULL, *file;
+		uint32_t nr = 0;
+
+		pthread_mutex_lock(&shard->lock);
+		if (shard->nr > 0)
+			found = dc_zalloc(shard->nr * sizeof(*found));
+		for (uint32_t b = 0; b < shard->cap; b++) {
+			for (file = shard->bucket[b]; file; file = file->hash_next) {
+				if (file->exp != exp)
+					continue;
+				dc_file_hold(file);
+				found[nr++] = file;
+			}
+		}
+		pthread_mutex_unlock(&shard->lock);
+		for (uint32_t k = 0; k < nr; k++) {
+			each(found[k], arg);
+			dc_file_put(found[k]);
+		}
+		free(found);
+	}
 }

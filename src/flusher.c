@@ -208,6 +208,7 @@ static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now
 		turn->op.strict = overlaps_locked(file, turn);
 		LIST_INSERT_HEAD(&file->turns, turn, link);
 		file->fd_users++;
+		file->turn_pins++;
 		dc_count_writeback(exp, take.pages);
 		puts--; /* the turn's own */
 	}
@@ -226,6 +227,7 @@ static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now
 	dev->in_flight += take.pages;
 	exp->turns_in_flight++;
 	dc_count(exp, DC_CTR_TURNS, 1);
+	dc_watch_begin(dev, &turn->watch, file, "writeback", turn->op.offset, turn->op.len);
 	dev->be->ops->submit(dev->be, &turn->op);
 	return true;
 }
@@ -238,6 +240,7 @@ void dc_turn_end(struct dc_device *dev, struct dc_turn *turn)
 	int puts;
 
 	pthread_mutex_lock(&file->lock);
+	file->turn_pins--;
 	dc_fd_unpin_locked(file);
 	puts = 1 + dc_settle_locked(file);
 	dc_file_rest_locked(file);
@@ -247,13 +250,42 @@ void dc_turn_end(struct dc_device *dev, struct dc_turn *turn)
 	turn_free(dev, turn);
 }
 
+/* Claims what of a failed turn is dirty still, out of its own pages; file->lock held. */
+static uint64_t reclaim_locked(struct dc_file *file, struct dc_turn *turn)
+{
+	struct dc_backend *be = file->exp->dev->be;
+	bool was_clean = file->map.nr_pages == 0;
+	uint64_t claimed = 0;
+
+	if (file->unlinked || !be->ops->cachestat)
+		return 0;
+	for (uint32_t i = 0; i < turn->runs.nr; i++) {
+		uint64_t w = turn->runs.run[i].first;
+
+		for (; w < turn->runs.run[i].end && claimed < turn->pages; w++) {
+			struct dc_inflation in = { .first = w, .nr = 1 };
+			struct dc_cachestat st;
+
+			if (be->ops->cachestat(be, file->fd, w << DC_WINDOW_SHIFT,
+					       1UL << DC_WINDOW_SHIFT, &st) < 0)
+				continue;
+			in.dirty[0] = dc_min_u64(st.dirty, DC_WINDOW_PAGES);
+			claimed += dc_inflation_claim_locked(file, &in, turn->pages - claimed);
+		}
+	}
+	if (claimed > 0 && was_clean)
+		dc_became_dirty_locked(file, dc_now(file->exp->eng));
+	atomic_fetch_add(&dc_slot(file->exp)->dirty, (int64_t)claimed);
+	return claimed;
+}
+
 /* Drops the next range that the turn cleaned; ends the turn when there is none. Ranges are looked at
  * one by one, because dropping starts writeback of what was dirtied since. */
 static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
 {
 	struct dc_file *file = turn->file;
 	struct dc_export *exp = file->exp;
-	uint64_t pages = turn->pages;
+	uint64_t pages = turn->pages, again = 0;
 	int res = turn->op.res, told = 0;
 	bool drop;
 
@@ -277,15 +309,20 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 	LIST_REMOVE(turn, link);
 	if (res < 0 || told < 0)
 		dc_error_locked(file, res < 0 ? res : told);
+	/* The kernel lacked something and has the pages still: their claims begin again (R3). Not so when
+	 * a device failed: what a file system keeps dirty then will never be clean, and the budget is
+	 * for those that can go on. */
+	if (dc_ambiguous(res))
+		again = reclaim_locked(file, turn);
 	drop = res == 0 && atomic_load(&exp->drop_behind);
 	dc_file_wake_locked(file);
 	pthread_mutex_unlock(&file->lock);
 
 	dev->in_flight -= pages;
 	dc_bw_completed(&dev->bw, now, pages << DC_PAGE_SHIFT, dev->in_flight != 0);
-	dc_count(exp, reason_counter(turn->reason), pages << DC_PAGE_SHIFT);
+	dc_count(exp, reason_counter(turn->reason), (pages - again) << DC_PAGE_SHIFT);
 	atomic_fetch_sub(&exp->writeback, pages);
-	dc_release(exp, pages);
+	dc_release(exp, pages - again);
 	if (drop)
 		dc_drop_next(dev, turn);
 	else
@@ -318,12 +355,14 @@ static void complete(struct dc_device *dev, struct dc_turn *turn, uint64_t now)
 {
 	switch (turn->kind) {
 	case DC_TURN_WRITEBACK:
+		dc_watch_end(dev, &turn->watch);
 		writeback_done(dev, turn, now);
 		break;
 	case DC_TURN_DROP:
 		dc_drop_done(dev, turn);
 		break;
 	case DC_TURN_SYNC:
+		dc_watch_end(dev, &turn->watch);
 		sync_done(dev, turn, now);
 		break;
 	}
@@ -397,6 +436,7 @@ static void sync_quiet(struct dc_device *dev, struct dc_export *exp, uint64_t no
 		     !file->syncing;
 		if (go) {
 			file->fd_users++;
+			file->turn_pins++;
 			/* A COMMIT must wait for it as for any turn: it may eat an error. */
 			LIST_INSERT_HEAD(&file->turns, turn, link);
 			turn->kind = DC_TURN_SYNC;
@@ -416,6 +456,7 @@ static void sync_quiet(struct dc_device *dev, struct dc_export *exp, uint64_t no
 		dev->syncs_in_flight++;
 		exp->turns_in_flight++;
 		dc_count(exp, DC_CTR_SYNCS, 1);
+		dc_watch_begin(dev, &turn->watch, file, "fdatasync", 0, 0);
 		dev->be->ops->submit(dev->be, &turn->op);
 	}
 }
@@ -440,8 +481,11 @@ static bool tick(struct dc_device *dev, uint64_t now)
 		if (work && !atomic_exchange(&exp->kicked, true))
 			activate(dev, exp);
 		sync_quiet(dev, exp, now);
+		if (atomic_load(&exp->audit))
+			dc_audit_export(exp);
 	}
 	pthread_mutex_unlock(&dev->lock);
+	watch |= dc_watch_look(dev, now);
 	watch |= dc_idle_trim(dev->eng, now > IDLE_FD_NS ? now - IDLE_FD_NS : 0,
 			      dev->eng->opt.max_open_files);
 	return watch;
@@ -542,7 +586,8 @@ void *dc_flusher_thread(void *arg)
 		dc_device_poll(dev, deep ? -1 : (int64_t)dc_drop_timeout(dev, TICK_NS));
 		atomic_store(&dev->deep_sleep, false);
 		deep = dev->in_flight == 0 && dev->syncs_in_flight == 0 &&
-		       TAILQ_EMPTY(&dev->active) && TAILQ_EMPTY(&dev->lingering) && dc_now(dev->eng) - dev->last_work > AWAKE_NS;
+		       TAILQ_EMPTY(&dev->active) && TAILQ_EMPTY(&dev->lingering) &&
+		       dc_now(dev->eng) - dev->last_work > AWAKE_NS;
 		if (deep) {
 			/* Announced before the last look, so that a file that becomes dirty now
 			 * either is seen by this tick or wakes the wait. */

@@ -18,7 +18,55 @@
  * Where the kernel has no cachestat(2) (before 6.5), or pages of another size than 4 KiB, the pages
  * written are what is counted.
  */
+#include <unistd.h>
+
 #include "internal.h"
+
+/* Claims in a window what was found dirty beyond its claims, out of `reserved` pages. Nothing locked,
+ * descriptor pinned. Returns the pages claimed. */
+static uint64_t claim_edge(struct dc_file *file, uint64_t offset, uint64_t reserved)
+{
+	struct dc_export *exp = file->exp;
+	struct dc_inflation in = { 0 };
+	uint64_t added = 0;
+
+	dc_inflation_ask(file, offset, 1, &in);
+	pthread_mutex_lock(&file->lock);
+	if (!file->unlinked) {
+		bool was_clean = file->map.nr_pages == 0;
+
+		added = dc_inflation_claim_locked(file, &in, reserved);
+		if (added > 0 && was_clean)
+			dc_became_dirty_locked(file, dc_now(exp->eng));
+		atomic_fetch_add(&dc_slot(exp)->dirty, (int64_t)added);
+	}
+	pthread_mutex_unlock(&file->lock);
+	return added;
+}
+
+void dc_file_edge(struct dc_file *file, uint64_t offset)
+{
+	struct dc_export *exp = file->exp;
+	struct dc_backend *be = exp->dev->be;
+	uint64_t window = offset >> DC_WINDOW_SHIFT << DC_WINDOW_SHIFT, added;
+	int res, fd;
+
+	if (offset % DC_PAGE_SIZE == 0 || !be->ops->cachestat)
+		return;
+	if (dc_admit(exp, DC_WINDOW_PAGES)) {
+		added = claim_edge(file, offset, DC_WINDOW_PAGES);
+		dc_unreserve(exp, DC_WINDOW_PAGES - added);
+		dc_count(exp, DC_CTR_DIRTIED, added << DC_PAGE_SHIFT);
+		return;
+	}
+	/* Through a descriptor of its own: a COMMIT that is under way must not lose its error to this. */
+	fd = be->ops->reopen(be, file->fd);
+	res = be->ops->writeback(be, fd < 0 ? file->fd : fd, window, 1UL << DC_WINDOW_SHIFT);
+	if (res < 0 && !dc_refused(res))
+		dc_file_error(file, res);
+	if (fd >= 0)
+		close(fd);
+}
 
 uint64_t dc_write_windows(uint64_t offset, uint64_t len)
 {

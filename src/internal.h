@@ -21,6 +21,7 @@
 #include "dontcache/bandwidth.h"
 #include "dontcache/dirty_map.h"
 #include "dontcache/engine.h"
+#include "dontcache/fault.h"
 #include "util.h"
 
 #define DC_NS_PER_MS 1000000ULL
@@ -58,6 +59,7 @@ struct dc_turn {
 	struct dc_runs again; /* those of them that were not dropped whole */
 	unsigned int tries;   /* at dropping */
 	uint64_t due;	      /* ns: when the next one is */
+	struct dc_watch watch;
 	TAILQ_ENTRY(dc_turn) linger;
 	LIST_ENTRY(dc_turn) link; /* dc_file.turns */
 };
@@ -75,7 +77,6 @@ struct dc_file {
 	struct dc_export *exp; /* referenced */
 	uint64_t hash;
 	struct dc_file *hash_next; /* shard lock */
-	bool forgotten;		   /* shard lock: its export is ending */
 	uint8_t key_len;
 	uint8_t key[DC_KEY_MAX];
 
@@ -87,7 +88,8 @@ struct dc_file {
 	uint64_t sync_fd_turn, sync_fd_sync; /* turn_id and sync_no that were in flight when it was
 					      * opened */
 	uint32_t fd_users;		     /* of both */
-	bool idle; /* on engine.idle */
+	uint32_t turn_pins;		     /* of them: by turns, also by those that only drop */
+	bool idle;			     /* on engine.idle */
 	bool unlinked;
 	bool holds_dirty_ref, holds_sync_ref, holds_error_ref;
 
@@ -103,8 +105,8 @@ struct dc_file {
 	LIST_HEAD(, dc_turn) turns; /* writebacks and syncs in flight, newest first */
 	uint64_t turn_id;
 
-	uint64_t write_seq;  /* grows with each completed write */
-	uint64_t need_seq;   /* write_seq of the last write that is not stable by itself; starts at 1,
+	uint64_t write_seq; /* grows with each completed write */
+	uint64_t need_seq; /* write_seq of the last write that is not stable by itself; starts at 1,
 			      * so that a file that was forgotten is never taken for synced */
 	uint64_t synced_seq; /* write_seq as read before a successful fdatasync began */
 	bool syncing;
@@ -113,7 +115,7 @@ struct dc_file {
 	 * others that may have taken their error. */
 	TAILQ_HEAD(dc_stables, dc_stable) stables, unjudged;
 	uint64_t stable_id;
-	struct dc_runs behind; /* windows to be dropped behind stable writes */
+	struct dc_runs behind;	 /* windows to be dropped behind stable writes */
 	_Atomic uint64_t errors; /* recorded, ever; grows under lock */
 	int last_error;		 /* -errno of the last one */
 
@@ -170,10 +172,10 @@ struct dc_export {
 	_Atomic uint32_t contended;			/* waiters; nonzero ends the fast path */
 	_Atomic bool kicked;				/* the export's one "there is work" bit */
 	_Atomic bool draining;
-	_Atomic bool ended; /* dc_export_free() was called */
+	_Atomic bool ended;	      /* dc_export_free() was called */
 	_Atomic uint64_t drain_until; /* ns: nothing is submitted that would end later */
 	_Atomic uint64_t expire_ns, window_ms, parked_cap;
-	_Atomic bool drop_behind;
+	_Atomic bool drop_behind, audit;
 	_Atomic uint64_t error_generation;
 
 	/* written at each refill of a stash, and by the flusher */
@@ -203,6 +205,7 @@ struct dc_export {
 	TAILQ_ENTRY(dc_export) active_link;
 	bool active;
 	uint32_t turns_in_flight;
+	uint64_t audit_said; /* ns: when it last complained */
 };
 
 /* What clients wait for has a backend and a thread of its own: stable.c. */
@@ -235,9 +238,17 @@ struct dc_device {
 	uint32_t nr_detach;
 	TAILQ_HEAD(, dc_turn) handed_over; /* on their way to lingering */
 	bool no_syncer;			   /* it could not be made */
-	struct dc_syncer *_Atomic syncer;  /* made at the first stable write; then for good */
+	struct dc_fault *fault;		   /* NULL: none can be injected */
+
+	pthread_mutex_t watch_lock; /* a leaf */
+	TAILQ_HEAD(, dc_watch) watched;
+	uint32_t nr_watched;
+	uint64_t said_stuck; /* the flusher's, as is stuck */
+	bool stuck;
+
+	struct dc_syncer *_Atomic syncer; /* made at the first stable write; then for good */
 	struct dc_backend *(*make)(int *err);
-	struct dc_device *next;		   /* engine.lock */
+	struct dc_device *next; /* engine.lock */
 
 	/* the flusher's own */
 	TAILQ_HEAD(, dc_export) active;
@@ -260,6 +271,7 @@ struct dc_shard {
 };
 
 struct dc_executor;
+struct dc_orphan;
 
 struct dc_engine {
 	const struct dc_host_ops *ops;
@@ -273,6 +285,10 @@ struct dc_engine {
 	TAILQ_HEAD(dc_idle_list, dc_file) idle; /* open, clean and unused, oldest first */
 	uint32_t nr_idle;
 	_Atomic uint32_t nr_open; /* descriptors of our own */
+
+	pthread_mutex_t orphan_lock;	 /* a leaf */
+	TAILQ_HEAD(, dc_orphan) orphans; /* oldest first */
+	_Atomic uint32_t nr_orphans;
 };
 
 /* ---- util ---- */
@@ -364,6 +380,30 @@ void dc_file_rest_locked(struct dc_file *file);
 /** Waits on file->cond; file->lock held. */
 void dc_file_wait_locked(struct dc_file *file);
 
+/* ---- watchdog.c ---- */
+
+/** From here to dc_watch_end() a device is being waited for. */
+void dc_watch_begin(struct dc_device *dev, struct dc_watch *w, struct dc_file *file,
+		    const char *what, uint64_t offset, uint64_t len);
+void dc_watch_end(struct dc_device *dev, struct dc_watch *w);
+/** Says what is stuck. Flusher only, nothing of exports or files locked. Returns true while anything is
+ * watched. */
+bool dc_watch_look(struct dc_device *dev, uint64_t now);
+
+/* ---- orphans.c ---- */
+
+/** The file's export ends while clients are owed an error: remembered for the file's next export.
+ * file->lock held. */
+void dc_orphan_leave_locked(struct dc_file *file);
+/** Is anybody owed an error of this new file, from an export that has ended? Nobody else knows the file. */
+void dc_orphan_adopt(struct dc_file *file);
+void dc_orphans_free(struct dc_engine *eng);
+
+/* ---- audit.c ---- */
+
+/** Compares the export's maps with what the kernel counts dirty. Flusher only, nothing locked. */
+void dc_audit_export(struct dc_export *exp);
+
 /* ---- commit.c ---- */
 
 /** dc_commit(), which also fails if an error was recorded since `errors` was read. */
@@ -374,6 +414,8 @@ void dc_reap_locked(struct dc_file *file, uint64_t id);
 
 /* ---- stable.c ---- */
 
+/** Makes the device's sync thread if it has none. Nothing locked. */
+void dc_syncer_wanted(struct dc_device *dev);
 void dc_syncer_free(struct dc_syncer *sy);
 /** Would making more than this range durable cost much, and is there a way to do less? file->lock
  * held, descriptor pinned. */
@@ -398,6 +440,12 @@ void dc_inflation_ask(struct dc_file *file, uint64_t offset, uint64_t len, struc
 /** Claims what the kernel counts beyond our claims, up to `max` pages; file->lock held. */
 uint64_t dc_inflation_claim_locked(struct dc_file *file, const struct dc_inflation *in,
 				   uint64_t max);
+
+/* ---- file_table.c ---- */
+
+/** Calls `each` for every file of the export, referenced, nothing locked; not for those that come or
+ * go meanwhile. */
+void dc_files_each(struct dc_export *exp, void (*each)(struct dc_file *file, void *arg), void *arg);
 
 /* ---- engine.c ---- */
 

@@ -47,6 +47,16 @@ const struct dc_param dc_params_table[] = {
 	  "request both as received and as decoded)." },
 	{ "Drop_Behind", DC_T_BOOL, "", 0, 1, 1, AT(drop_behind), true,
 	  "Remove pages from the page cache once they are written back." },
+	{ "Drain_Timeout_Ms", DC_T_NUMBER, "milliseconds", 0, 60000, 2000, AT(drain_timeout_ms),
+	  true,
+	  "How long stopping the server, or removing the export, waits for dirty data to be written "
+	  "back. What is left then stays the kernel's to write: nothing is lost but the time of "
+	  "whoever unmounts the file system next. Exports that end together share it." },
+	{ "Audit", DC_T_BOOL, "", 0, 1, 0, AT(audit), true,
+	  "Compare, every quarter of a second, what the plugin counts as dirty with what the kernel "
+	  "does (cachestat(2), Linux 6.5), and log dirty pages of a file that nobody counts. For "
+	  "tests and for suspicions: it walks the page cache of each file that is open. Local "
+	  "processes that write to the files show up too." },
 };
 
 const size_t dc_nr_params = sizeof(dc_params_table) / sizeof(dc_params_table[0]);

@@ -92,22 +92,19 @@ static struct dc_syncer *syncer_new(struct dc_device *dev)
 	return NULL;
 }
 
-/* The device's, made at its first stable write. */
-static struct dc_syncer *syncer(struct dc_device *dev)
+void dc_syncer_wanted(struct dc_device *dev)
 {
-	struct dc_syncer *sy = atomic_load(&dev->syncer);
+	struct dc_syncer *sy;
 
-	if (sy || !dev->eng->opt.threads)
-		return sy;
+	if (atomic_load(&dev->syncer) || !dev->eng->opt.threads)
+		return;
 	pthread_mutex_lock(&dev->lock);
-	sy = atomic_load(&dev->syncer);
-	if (!sy && !dev->no_syncer) {
+	if (!atomic_load(&dev->syncer) && !dev->no_syncer) {
 		sy = syncer_new(dev);
 		dev->no_syncer = !sy;
 		atomic_store(&dev->syncer, sy);
 	}
 	pthread_mutex_unlock(&dev->lock);
-	return sy;
 }
 
 void dc_syncer_free(struct dc_syncer *sy)
@@ -127,6 +124,7 @@ static void submit(struct dc_device *dev, struct dc_stable *s)
 {
 	struct dc_syncer *sy = atomic_load(&dev->syncer);
 
+	dc_watch_begin(dev, &s->watch, s->file, "sync", s->offset, s->len);
 	if (!sy) { /* no threads: whoever polls the device reaps it */
 		dev->be->ops->submit(dev->be, &s->op);
 		return;
@@ -149,7 +147,7 @@ static bool open_locked(struct dc_file *file)
 
 	if (file->sync_fd >= 0)
 		return true;
-	if (dev->eng->opt.threads && !syncer(dev))
+	if (dev->eng->opt.threads && !atomic_load(&dev->syncer))
 		return false;
 	/* No idle descriptor is closed for it: that takes other files' locks. */
 	if (atomic_load(&file->exp->eng->nr_open) >= file->exp->eng->opt.max_open_files)
@@ -168,6 +166,7 @@ static bool open_locked(struct dc_file *file)
 
 void dc_stable_begin(struct dc_file *file)
 {
+	dc_syncer_wanted(file->exp->dev);
 	pthread_mutex_lock(&file->lock);
 	dc_assert(file->fd >= 0 && file->fd_users > 0);
 	open_locked(file);
@@ -243,6 +242,7 @@ static void reaped(struct dc_op *op)
 	uint64_t end = ((s->offset + s->len - 1) >> DC_PAGE_SHIFT) + 1;
 	int puts = 0, told = 0, res;
 
+	dc_watch_end(dev, &s->watch);
 	if (dc_refused(op->res) || dc_ambiguous(op->res)) {
 		/* As for a turn: the whole file then, here, slow but right. */
 		told = dc_ambiguous(op->res) ? op->res : 0;

@@ -33,6 +33,7 @@ struct dc_op {
 	int fd;
 	uint64_t offset, len; /* bytes */
 	int res;	      /* 0 or -errno, once done */
+	int injected;	      /* by the fault backend: replaces res */
 	struct dc_op *next;   /* list of those that wait() returns */
 	/* Its owner's: called with the operation when wait() has returned it; NULL: a flusher's
 	 * turn (struct dc_turn). */

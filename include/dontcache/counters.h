@@ -38,6 +38,10 @@
 	X(COMMITS_SHARED, "commits_shared_total", "commits", "answered by another's fdatasync")    \
 	X(SYNCS, "syncs_total", "calls", "fdatasync calls")                                        \
 	X(ERRORS, "errors_total", "errors", "failed writebacks and syncs recorded")                \
+	X(AUDITS, "audits_total", "files",                                                         \
+	  "files whose dirty pages were compared with the kernel's")                               \
+	X(UNCLAIMED, "audit_unclaimed_bytes_total", "bytes",                                       \
+	  "found dirty by an audit and counted by nobody")                                         \
 	X(WRITE_THROUGH, "write_through_total", "writes",                                          \
 	  "writes synced at once because no file descriptor of our own was to be had")
 

@@ -71,11 +71,29 @@ void dc_engine_free(struct dc_engine *eng);
 struct dc_device *dc_device_get(struct dc_engine *eng, uint64_t id,
 				struct dc_backend *(*make)(int *err), int *err);
 
+/**
+ * The same, for a device that can be told to fail: see dontcache/fault.h. *err = -EBUSY if it was made
+ * without that before.
+ */
+struct dc_device *dc_device_get_faulty(struct dc_engine *eng, uint64_t id,
+				       struct dc_backend *(*make)(int *err), int *err);
+
+/** Replaces the device's fault rules. false with a message in msg[DC_FAULT_MSG] if they are wrong or
+ * the device cannot be told to fail. */
+bool dc_device_fault(struct dc_device *dev, const char *spec, char *msg);
+
+/** What the rules say to a client's write, which may be delayed in here.
+ * @return 0 with *len perhaps shortened, or -errno: answer so, write nothing. */
+int dc_write_fault(struct dc_export *exp, uint64_t offset, uint64_t *len);
+
 /** One round of the flusher: at most `timeout_ns` of waiting (< 0: as long as the flusher itself
  * would). For owners without threads: tests and the simulator. */
 void dc_device_poll(struct dc_device *dev, int64_t timeout_ns);
 
 /* ---- exports ---- */
+
+/** The device of an export. */
+struct dc_device *dc_export_device(const struct dc_export *exp);
 
 /** Makes an export on `dev`; `path` is copied. */
 struct dc_export *dc_export_new(struct dc_device *dev, uint32_t id, const char *path,
@@ -218,6 +236,14 @@ uint64_t dc_file_seq(struct dc_file *file);
 void dc_file_truncated(struct dc_file *file, uint64_t new_size, uint64_t seq);
 void dc_file_punched(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t seq);
 
+/** The file's size as its descriptor sees it, which must be pinned. */
+uint64_t dc_file_size(struct dc_file *file);
+
+/** Something other than a write (a change of size, a hole) may have zeroed a part of the page at
+ * `offset`, and so dirtied it, with its folio: claims what the kernel counts there, or, if the budget has
+ * no room, writes it back at once. Pinned. */
+void dc_file_edge(struct dc_file *file, uint64_t offset);
+
 /** A link was removed. If it was the last one, nothing of the file is worth writing: its claims end
  * and its descriptor is closed, so that the space is freed. */
 void dc_file_check_links(struct dc_file *file);
@@ -247,6 +273,14 @@ int dc_commit(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t l
 
 /* ---- stable writes (src/stable.c) ---- */
 
+/* Something that waits for a device: the engine's, for its watchdog. */
+struct dc_watch {
+	struct dc_file *file; /* referenced by whoever waits */
+	const char *what;
+	uint64_t offset, len, since;
+	TAILQ_ENTRY(dc_watch) link;
+};
+
 /* A stable write on its way to the device. The caller's memory, until done() is called. */
 struct dc_stable {
 	uint64_t offset, len; /* bytes, len > 0: what was written */
@@ -263,6 +297,7 @@ struct dc_stable {
 	int res;
 	TAILQ_ENTRY(dc_stable) link;
 	STAILQ_ENTRY(dc_stable) queue;
+	struct dc_watch watch;
 };
 
 /** Prepares for a stable write; call between dc_write_begin() and the write. */

@@ -28,6 +28,8 @@ struct dc_params {
 	uint64_t writeback_window_ms;
 	uint64_t parked_bytes;
 	uint64_t drop_behind;
+	uint64_t drain_timeout_ms;
+	uint64_t audit;
 };
 
 enum dc_param_type { DC_T_BYTES, DC_T_NUMBER, DC_T_BOOL, DC_T_MODE };

@@ -166,8 +166,8 @@ static void told(struct mfile *mf, unsigned int c)
 	for (unsigned int i = 0; i < NR_CLIENTS; i++)
 		again += mf->again[i];
 	check(mf->told[c] <= mf->allowed[c] + again,
-	      "file %u: client %u was told of an error too often: %llu times, %llu allowed", mf->nr, c,
-	      (unsigned long long)mf->told[c], (unsigned long long)(mf->allowed[c] + again));
+	      "file %u: client %u was told of an error too often: %llu times, %llu allowed", mf->nr,
+	      c, (unsigned long long)mf->told[c], (unsigned long long)(mf->allowed[c] + again));
 	mf->must_seq[c] = 0;
 	mf->should_seq[c] = 0;
 }
@@ -211,8 +211,9 @@ void check_commit(struct committer *co)
 	for (uint64_t p = first; p < end && p < NR_PAGES; p++) {
 		version have = mf->safe[p];
 
-		check(have >= co->own[p] || mf->of[c][p] < co->own[p] || mf->gone[p] >= co->own[p] ||
-			      mf->lost[p] < co->own[p] || mf->told_at[c] > mf->lost_at[p],
+		check(have >= co->own[p] || mf->of[c][p] < co->own[p] ||
+			      mf->gone[p] >= co->own[p] || mf->lost[p] < co->own[p] ||
+			      mf->told_at[c] > mf->lost_at[p],
 		      "file %u: client %u was not told that page %llu, version %u, is lost", mf->nr,
 		      c, (unsigned long long)p, co->own[p]);
 

@@ -82,7 +82,7 @@ struct mfile {
 struct mop {
 	struct dc_op *op;
 	struct mfile *mf;
-	uint64_t pages; /* claims it took over */
+	uint64_t pages;	     /* claims it took over */
 	uint64_t first, end; /* pages */
 	bool started, finished, refused;
 	bool *flight;  /* pages that it has under writeback */
@@ -138,7 +138,7 @@ struct world {
 	struct mfile *by_fd[NR_FDS];
 	unsigned int cursor[NR_FDS]; /* err_events that the descriptor was told of */
 	uint64_t event;		     /* counts losses and tellings */
-	struct mop *ops; /* in the order of submission */
+	struct mop *ops;	     /* in the order of submission */
 	struct dc_op *done;
 	struct mwrite write[NR_WRITES];
 	struct committer *running; /* NULL: the main thread */

@@ -158,7 +158,8 @@ void rig_write(struct rig *r, struct dc_file *file, uint64_t offset, uint64_t le
 
 		assert_true(dc_admit(r->exp, pages));
 		rig_begin(r, file);
-		dc_write_done(file, offset, n, pages, DC_CLIENT(client, 0), dc_file_errors(file), false);
+		dc_write_done(file, offset, n, pages, DC_CLIENT(client, 0), dc_file_errors(file),
+			      false);
 		offset += n;
 		len -= n;
 	}

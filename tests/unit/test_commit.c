@@ -301,7 +301,8 @@ static void test_error_is_told_to_each_once(void **state)
 	{
 		int err = 0;
 
-		assert_true(dc_commit_is_free(file, DC_CLIENT(2, 0), &err)); /* told even without a descriptor */
+		assert_true(dc_commit_is_free(file, DC_CLIENT(2, 0),
+					      &err)); /* told even without a descriptor */
 		assert_int_equal(err, -EIO);
 		assert_true(dc_commit_is_free(file, DC_CLIENT(2, 0), &err));
 		assert_int_equal(err, 0);

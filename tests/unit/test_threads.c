@@ -56,7 +56,8 @@ static void carry_out(struct writer *me, uint64_t pages)
 		len = rnd(&me->seed, len); /* short, perhaps nothing */
 	if (rnd(&me->seed, 8) == 0)
 		sched_yield();
-	dc_write_done(me->target, me->offset, len, pages, me->nr, dc_file_errors(me->target), false);
+	dc_write_done(me->target, me->offset, len, pages, me->nr, dc_file_errors(me->target),
+		      false);
 }
 
 static void ran(struct dc_waiter *w, int status)
