@@ -63,8 +63,8 @@ bool dc_watch_look(struct dc_device *dev, uint64_t now)
 		       "for %" PRIu64
 		       " s, and %u more wait with it. The device does not answer; what "
 		       "is written to it waits, other devices do not",
-		       exp->id, exp->path, what, len >> 10, offset, (now - since) / DC_NS_PER_S,
-		       others);
+		       exp->id, exp->path, what, len >> 10, offset,
+		       (uint64_t)((now - since) / DC_NS_PER_S), others);
 		dev->said_stuck = now;
 		dev->stuck = true;
 		dc_export_put(exp);
