@@ -18,7 +18,7 @@
 static bool certain_locked(const struct dc_file *file)
 {
 	return file->fd >= 0 && !file->unlinked && !file->syncing && LIST_EMPTY(&file->turns) &&
-	       TAILQ_EMPTY(&file->stables) && TAILQ_EMPTY(&file->unjudged) &&
+	       STAILQ_EMPTY(&file->stables) && !file->leader &&
 	       file->fd_users == file->turn_pins;
 }
 

@@ -67,8 +67,7 @@ static struct dc_file *file_new(struct dc_export *exp, const void *key, size_t l
 	pthread_cond_init(&file->cond, NULL);
 	dc_map_init(&file->map);
 	LIST_INIT(&file->turns);
-	TAILQ_INIT(&file->stables);
-	TAILQ_INIT(&file->unjudged);
+	STAILQ_INIT(&file->stables);
 	file->fd = -1;
 	file->sync_fd = -1;
 	file->write_seq = 1;
@@ -140,7 +139,7 @@ static void file_free(struct dc_file *file)
 	dc_assert(file->map.nr_pages == 0 && LIST_EMPTY(&file->turns) && !file->syncing);
 	dc_assert(file->heap_index == DC_NOT_IN_HEAP && !file->on_commit_list);
 	dc_assert(file->fd_users == 0 && !file->on_quiet_list);
-	dc_assert(TAILQ_EMPTY(&file->stables) && TAILQ_EMPTY(&file->unjudged));
+	dc_assert(STAILQ_EMPTY(&file->stables) && !file->leader);
 	dc_idle_remove_locked(file);
 	if (file->fd >= 0)
 		dc_fd_close(file);

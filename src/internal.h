@@ -111,10 +111,8 @@ struct dc_file {
 	uint64_t synced_seq; /* write_seq as read before a successful fdatasync began */
 	bool syncing;
 	uint64_t sync_no; /* of the fdatasync that is running or ran last */
-	/* Stable writes: syncs in flight, ascending by id; and those that have returned, but after
-	 * others that may have taken their error. */
-	TAILQ_HEAD(dc_stables, dc_stable) stables, unjudged;
-	uint64_t stable_id;
+	STAILQ_HEAD(, dc_stable) stables; /* to be synced */
+	struct dc_stable *leader;	  /* being synced, and who rides with it */
 	struct dc_runs behind;	 /* windows to be dropped behind stable writes */
 	_Atomic uint64_t errors; /* recorded, ever; grows under lock */
 	int last_error;		 /* -errno of the last one */

@@ -8,14 +8,14 @@
  *                                                            |
  *                            the device's sync thread: submit, reap, judge
  *
+ * One sync is under way in a file at a time. Those that arrive meanwhile share the next, as far as the
+ * range that holds them all has little else in it to be written.
+ *
  * When is a sync's success a success? A writeback error is one event of the file in the kernel, and each
  * open file description is told of it once: by whichever call on it asks first. So these syncs go through
- * a descriptor of their own (file->sync_fd), which no turn of the flusher can take an error from; and
- * among themselves
- *
- *     a sync that returned 0 is judged only after all that were in flight on the same descriptor when
- *     it was reaped have been reaped too: if one of them took the error, it is on record by then;
- *     and it fails if any error was recorded in the file since before its write began.
+ * a descriptor of their own (file->sync_fd), from which no turn of the flusher can take an error; being
+ * one at a time, they do not take each other's either. And a sync fails if any error was recorded in the
+ * file since before its write began.
  *
  * The descriptor is opened before the write, so that it cannot have missed an error that concerns it; for
  * a COMMIT, whose writes are older, what the other descriptor may have taken before is waited for.
@@ -31,6 +31,8 @@
 #define OUTSIDE_MIN_PAGES DC_WINDOW_PAGES
 /* And in pieces of so much, so that the budget flows meanwhile. */
 #define PIECE_PAGES ((8UL << 20) >> DC_PAGE_SHIFT)
+/* Stable writes share a sync if so much else, at most, is dirty in the range that holds them. */
+#define SHARED_MAX_PAGES 256
 /* Windows with pages left by small stable writes: dropped when so many have come together. */
 #define BEHIND_MAX 32
 
@@ -132,7 +134,8 @@ static void submit(struct dc_device *dev, struct dc_stable *s)
 	pthread_mutex_lock(&sy->lock);
 	STAILQ_INSERT_TAIL(&sy->queue, s, queue);
 	pthread_mutex_unlock(&sy->lock);
-	if (!atomic_exchange(&sy->woken, true))
+	/* The sync thread itself looks before it waits. */
+	if (!pthread_equal(pthread_self(), sy->thread) && !atomic_exchange(&sy->woken, true))
 		sy->be->ops->wake(sy->be);
 }
 
@@ -214,12 +217,12 @@ static void wake_committer(struct dc_stable *s, int res)
 }
 
 /* What its client is to be told. file->lock held. Returns references to put. */
-static int judge_locked(struct dc_file *file, struct dc_stable *s)
+static int judge_locked(struct dc_file *file, struct dc_stable *s, int res)
 {
 	/* A COMMIT asks for itself, when it has synced all its pieces. */
 	int owed = s->done == wake_committer ? 0 : dc_told_locked(file, s->client), puts;
 
-	s->res = s->op.res;
+	s->res = res;
 	if (s->res == 0 && atomic_load(&file->errors) != s->errors)
 		s->res = file->last_error;
 	if (s->res == 0)
@@ -230,44 +233,105 @@ static int judge_locked(struct dc_file *file, struct dc_stable *s)
 	return puts;
 }
 
+static void reaped(struct dc_op *op);
+
+/* Pages that syncing [offset, end) would write or wait for; file->lock held. */
+static uint64_t pending_locked(struct dc_file *file, uint64_t offset, uint64_t end)
+{
+	struct dc_turn *turn;
+	uint64_t pages = 0;
+
+	if (file->map.nr_pages > 0)
+		pages = dc_map_count(&file->map, offset >> DC_PAGE_SHIFT,
+				     (end - 1) >> DC_PAGE_SHIFT);
+	LIST_FOREACH(turn, &file->turns, link)
+	{
+		if (turn->kind == DC_TURN_WRITEBACK && turn->op.offset < end &&
+		    offset < turn->op.offset + turn->op.len)
+			pages += turn->pages;
+	}
+	return pages;
+}
+
+/* The first in the queue leads a sync; those that it can take along ride. All that is claimed in its
+ * range becomes its writeback. file->lock held. Returns the leader, for submit(), or NULL; adds to
+ * *puts. */
+static struct dc_stable *lead_locked(struct dc_file *file, int *puts)
+{
+	struct dc_stable *s = STAILQ_FIRST(&file->stables), *other, *next;
+	uint64_t offset, end, own;
+
+	if (!s || file->leader)
+		return NULL;
+	STAILQ_REMOVE_HEAD(&file->stables, queue);
+	STAILQ_INIT(&s->riders);
+	offset = s->offset;
+	end = s->offset + s->len;
+	own = dc_write_pages(s->offset, s->len);
+	for (other = STAILQ_FIRST(&file->stables); other; other = next) {
+		uint64_t o = dc_min_u64(offset, other->offset);
+		uint64_t e = dc_max_u64(end, other->offset + other->len);
+		uint64_t both = own + dc_write_pages(other->offset, other->len);
+
+		next = STAILQ_NEXT(other, queue);
+		if (e - o > UINT32_MAX || pending_locked(file, o, e) > both + SHARED_MAX_PAGES)
+			continue;
+		STAILQ_REMOVE(&file->stables, other, dc_stable, queue);
+		STAILQ_INSERT_TAIL(&s->riders, other, queue);
+		offset = o;
+		end = e;
+		own = both;
+	}
+	file->leader = s;
+	s->pages = 0;
+	if (file->map.nr_pages > 0) {
+		s->pages = dc_map_clear_range(&file->map, offset >> DC_PAGE_SHIFT,
+					      (end - 1) >> DC_PAGE_SHIFT);
+		dc_count_writeback(file->exp, s->pages);
+		if (file->map.nr_pages == 0)
+			*puts += dc_became_clean_locked(file);
+	}
+	memset(&s->op, 0, sizeof(s->op));
+	s->op.kind = DC_OP_SYNC;
+	s->op.fd = file->sync_fd;
+	s->op.offset = offset;
+	s->op.len = end - offset;
+	s->op.done = reaped;
+	dc_count(file->exp, DC_CTR_SYNCS, 1);
+	return s;
+}
+
 /* The sync thread, or whoever polls the device. */
 static void reaped(struct dc_op *op)
 {
-	struct dc_stable *s = container_of_dc(op, struct dc_stable, op), *next, *oldest;
+	struct dc_stable *s = container_of_dc(op, struct dc_stable, op), *next, *leader;
+	STAILQ_HEAD(, dc_stable) final = STAILQ_HEAD_INITIALIZER(final);
 	struct dc_file *file = s->file;
 	struct dc_export *exp = file->exp;
 	struct dc_device *dev = exp->dev;
-	TAILQ_HEAD(, dc_stable) final = TAILQ_HEAD_INITIALIZER(final);
-	uint64_t pages = s->pages, first = s->offset >> DC_PAGE_SHIFT;
-	uint64_t end = ((s->offset + s->len - 1) >> DC_PAGE_SHIFT) + 1;
-	int puts = 0, told = 0, res;
+	uint64_t pages = s->pages, first = op->offset >> DC_PAGE_SHIFT;
+	uint64_t end = ((op->offset + op->len - 1) >> DC_PAGE_SHIFT) + 1;
+	int puts = 0, told = 0, res = op->res;
 
 	dc_watch_end(dev, &s->watch);
-	if (dc_refused(op->res) || dc_ambiguous(op->res)) {
+	if (dc_refused(res) || dc_ambiguous(res)) {
 		/* As for a turn: the whole file then, here, slow but right. */
-		told = dc_ambiguous(op->res) ? op->res : 0;
-		op->res = dev->be->ops->sync(dev->be, op->fd);
-		if (op->res == 0)
-			op->res = told;
+		told = dc_ambiguous(res) ? res : 0;
+		res = dev->be->ops->sync(dev->be, op->fd);
+		if (res == 0)
+			res = told;
 	}
-	res = op->res;
 	dc_file_hold(file);
 	pthread_mutex_lock(&file->lock);
-	TAILQ_REMOVE(&file->stables, s, link);
-	if (op->res < 0)
-		dc_error_locked(file, op->res);
-	/* Those numbered up to here were in flight now. */
-	s->barrier = file->stable_id;
-	TAILQ_INSERT_TAIL(&file->unjudged, s, link);
-	oldest = TAILQ_FIRST(&file->stables);
-	for (s = TAILQ_FIRST(&file->unjudged); s; s = next) {
-		next = TAILQ_NEXT(s, link);
-		if (oldest && oldest->id <= s->barrier)
-			continue;
-		TAILQ_REMOVE(&file->unjudged, s, link);
-		puts += judge_locked(file, s);
-		TAILQ_INSERT_TAIL(&final, s, link);
-	}
+	dc_assert(file->leader == s);
+	file->leader = NULL;
+	if (res < 0)
+		dc_error_locked(file, res);
+	STAILQ_CONCAT(&final, &s->riders);
+	STAILQ_INSERT_HEAD(&final, s, queue);
+	STAILQ_FOREACH(s, &final, queue)
+	puts += judge_locked(file, s, res);
+	leader = lead_locked(file, &puts);
 	dc_file_wake_locked(file);
 	/* Last: the lock is dropped on the way. */
 	if (res == 0 && pages > 0 && file->fd >= 0)
@@ -276,8 +340,10 @@ static void reaped(struct dc_op *op)
 	atomic_fetch_sub(&exp->writeback, pages);
 	dc_count(exp, DC_CTR_CLEANED_COMMIT, pages << DC_PAGE_SHIFT);
 	dc_release(exp, pages);
-	while ((s = TAILQ_FIRST(&final))) {
-		TAILQ_REMOVE(&final, s, link);
+	if (leader)
+		submit(dev, leader);
+	for (s = STAILQ_FIRST(&final); s; s = next) {
+		next = STAILQ_NEXT(s, queue);
 		/* Where the export was ended over a stable write, on a device that did not answer in
 		 * time, nobody is left to be told. */
 		if (s->done == wake_committer || !atomic_load(&exp->ended))
@@ -286,42 +352,21 @@ static void reaped(struct dc_op *op)
 	dc_file_puts(file, puts + 1);
 }
 
-/* Everything claimed in the range becomes this sync's writeback. file->lock held. Returns references
- * to put. */
-static int start_locked(struct dc_file *file, struct dc_stable *s)
+/* file->lock held. */
+static void enqueue_locked(struct dc_file *file, struct dc_stable *s)
 {
-	struct dc_export *exp = file->exp;
-	uint64_t first = s->offset >> DC_PAGE_SHIFT;
-	uint64_t last = (s->offset + s->len - 1) >> DC_PAGE_SHIFT;
-	int puts = 0;
-
 	dc_assert(file->sync_fd >= 0 && file->fd_users > 0 && s->len > 0);
 	s->file = file;
 	dc_file_hold(file);
 	file->fd_users++;
-	s->pages = 0;
-	if (file->map.nr_pages > 0) {
-		s->pages = dc_map_clear_range(&file->map, first, last);
-		dc_count_writeback(exp, s->pages);
-		if (file->map.nr_pages == 0)
-			puts = dc_became_clean_locked(file);
-	}
-	s->id = ++file->stable_id;
-	TAILQ_INSERT_TAIL(&file->stables, s, link);
-	memset(&s->op, 0, sizeof(s->op));
-	s->op.kind = DC_OP_SYNC;
-	s->op.fd = file->sync_fd;
-	s->op.offset = s->offset;
-	s->op.len = s->len;
-	s->op.done = reaped;
-	dc_count(exp, DC_CTR_SYNCS, 1);
-	return puts;
+	STAILQ_INSERT_TAIL(&file->stables, s, queue);
 }
 
 void dc_stable_sync(struct dc_file *file, struct dc_stable *s)
 {
 	struct dc_export *exp = file->exp;
-	int puts;
+	struct dc_stable *leader;
+	int puts = 0;
 
 	dc_assert(file->magic == DC_FILE_MAGIC);
 	pthread_mutex_lock(&file->lock);
@@ -335,11 +380,15 @@ void dc_stable_sync(struct dc_file *file, struct dc_stable *s)
 		s->done(s, res);
 		return;
 	}
-	puts = start_locked(file, s);
+	enqueue_locked(file, s);
+	leader = lead_locked(file, &puts);
 	dc_fd_unpin_locked(file); /* the caller's; the sync has its own */
 	pthread_mutex_unlock(&file->lock);
 	dc_count(exp, DC_CTR_COMMITS, 1);
-	submit(exp->dev, s);
+	if (leader)
+		submit(exp->dev, leader);
+	else
+		dc_count(exp, DC_CTR_COMMITS_SHARED, 1);
 	dc_file_puts(file, puts);
 }
 
@@ -368,6 +417,7 @@ int dc_commit_range_locked(struct dc_file *file, uint64_t client, uint64_t offse
 			   uint64_t errors, int *puts)
 {
 	uint64_t end = offset + len;
+	struct dc_stable *leader;
 	int res = 0;
 
 	while (offset < end && res == 0) {
@@ -378,10 +428,13 @@ int dc_commit_range_locked(struct dc_file *file, uint64_t client, uint64_t offse
 			upto = (dc_map_nth(&file->map, first, PIECE_PAGES) + 1) << DC_PAGE_SHIFT;
 		w.s.len = dc_min_u64(upto, end) - offset;
 		w.s.done = wake_committer;
-		*puts += start_locked(file, &w.s);
-		pthread_mutex_unlock(&file->lock);
-		submit(file->exp->dev, &w.s);
-		pthread_mutex_lock(&file->lock);
+		enqueue_locked(file, &w.s);
+		leader = lead_locked(file, puts);
+		if (leader) {
+			pthread_mutex_unlock(&file->lock);
+			submit(file->exp->dev, leader);
+			pthread_mutex_lock(&file->lock);
+		}
 		while (!w.over)
 			dc_file_wait_locked(file);
 		res = w.s.res;

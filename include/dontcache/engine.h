@@ -293,9 +293,9 @@ struct dc_stable {
 	/* the engine's */
 	struct dc_op op;
 	struct dc_file *file;
-	uint64_t id, barrier, pages;
+	uint64_t pages;
 	int res;
-	TAILQ_ENTRY(dc_stable) link;
+	STAILQ_HEAD(, dc_stable) riders;
 	STAILQ_ENTRY(dc_stable) queue;
 	struct dc_watch watch;
 };
