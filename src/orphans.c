@@ -30,7 +30,6 @@ void dc_orphan_leave_locked(struct dc_file *file)
 {
 	struct dc_engine *eng = file->exp->eng;
 	struct dc_orphan *o, *oldest = NULL;
-	uint32_t nr = 0;
 
 	if (!file->holds_error_ref)
 		return;
@@ -40,13 +39,12 @@ void dc_orphan_leave_locked(struct dc_file *file)
 	memcpy(o->key, file->key, file->key_len);
 	o->last_error = file->last_error;
 	o->writers = dc_zalloc(file->nr_writers * sizeof(*o->writers));
+	/* Also those who were told already: they are known, and not told again. */
 	for (uint32_t i = 0; i < file->nr_writers; i++) {
-		if (!file->writers[i].err)
-			continue;
-		o->writers[nr] = file->writers[i];
-		o->writers[nr++].seq = 0;
+		o->writers[i] = file->writers[i];
+		o->writers[i].seq = 0;
 	}
-	o->nr_writers = nr;
+	o->nr_writers = file->nr_writers;
 	pthread_mutex_lock(&eng->orphan_lock);
 	TAILQ_INSERT_TAIL(&eng->orphans, o, link);
 	if (atomic_fetch_add(&eng->nr_orphans, 1) >= ORPHANS_MAX) {

@@ -374,6 +374,7 @@ void dc_stable_sync(struct dc_file *file, struct dc_stable *s)
 		int res;
 
 		/* No descriptor for it: the whole file, in this thread. */
+		file->need_seq = file->write_seq;
 		pthread_mutex_unlock(&file->lock);
 		res = dc_commit_since(file, s->client, 0, 0, s->errors);
 		dc_write_unpin(file);

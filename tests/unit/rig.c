@@ -24,7 +24,7 @@ static void host_log(void *host, enum dc_log_level level, const char *text)
 {
 	struct rig *r = host;
 
-	(void)text;
+	snprintf(r->last_log, sizeof(r->last_log), "%s", text);
 	atomic_fetch_add(&r->logged, 1);
 	if (level == DC_LOG_ERROR)
 		atomic_fetch_add(&r->errors_logged, 1);
@@ -53,7 +53,8 @@ struct rig *rig_new(const struct rig_options *opt)
 	assert_non_null(mkdtemp(r->dir));
 	r->now = 1000 * SEC;
 	r->eng = dc_engine_new(&host_ops, r, &eo);
-	r->dev = dc_device_get(r->eng, 1, opt->make ? opt->make : fake_make, &err);
+	r->dev = (opt->faulty ? dc_device_get_faulty :
+				dc_device_get)(r->eng, 1, opt->make ? opt->make : fake_make, &err);
 	assert_non_null(r->dev);
 	if (!opt->make) {
 		r->fake = fake_made;

@@ -24,7 +24,7 @@
 #define SEC DC_NS_PER_S
 
 struct rig_options {
-	bool threads;
+	bool threads, faulty;
 	unsigned int executors, max_open_files;
 	uint64_t limit, background;	      /* bytes; 0: 64 MiB and 16 MiB */
 	struct dc_backend *(*make)(int *err); /* NULL: the scripted device */
@@ -39,6 +39,7 @@ struct rig {
 	_Atomic uint64_t now;
 	_Atomic unsigned int resumed, logged, errors_logged;
 	void *last_resumed;
+	char last_log[512];
 	char dir[64];
 };
 
