@@ -2,9 +2,10 @@
 /*
  * The stress: many threads write, commit, truncate and unlink the same few files at once, on the
  * plain-threads backend and a real file system. Meant for ThreadSanitizer; anywhere, it must end
- * with every counter at zero and every byte in its place.
+ * with every counter at zero and every byte in its place. Now and then whoever is about to take a lock
+ * lets others go first, so that rare orders of events become common ones.
  *
- *     test_stress [--writes N] [--seed N]
+ *     test_stress [--writes N] [--seed N] [--uring]
  *
  * What a page must hold is known because each page belongs to one thread (page number modulo
  * threads), which stamps it with its number and a version. Truncation takes a file's lock
@@ -58,7 +59,7 @@ static struct sfile *slot[FILES];
 static unsigned int next_nr;
 static unsigned int writes = 300;
 static uint64_t first_seed = 1;
-static _Atomic uint64_t commits, truncs, unlinks, parks;
+static _Atomic uint64_t commits, stables, truncs, unlinks, parks;
 
 struct thread {
 	unsigned int nr;
@@ -75,6 +76,23 @@ static uint64_t rnd(struct thread *t, uint64_t n)
 	t->seed ^= t->seed << 25;
 	t->seed ^= t->seed >> 27;
 	return (t->seed * 0x2545f4914f6cdd1dULL >> 16) % n;
+}
+
+int __real_pthread_mutex_lock(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *lock);
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *lock)
+{
+	static _Thread_local uint64_t s;
+
+	if (s == 0)
+		s = first_seed ^ (uintptr_t)&s;
+	s = s * 6364136223846793005ULL + 1442695040888963407ULL;
+	if (s >> 58 == 0)
+		sched_yield();
+	else if (s >> 54 == 16)
+		usleep((useconds_t)(s >> 40 & 127));
+	return __real_pthread_mutex_lock(lock);
 }
 
 static void maybe_yield(struct thread *t)
@@ -152,6 +170,32 @@ static void pin(struct sfile *f)
 
 /* ---- what threads do ---- */
 
+struct swrite {
+	struct dc_stable s;
+	sem_t done;
+};
+
+static void stable_done(struct dc_stable *s, int res)
+{
+	must(res == 0);
+	sem_post(&container_of_dc(s, struct swrite, s)->done);
+}
+
+/* Nothing of the write is dirty any more when it is answered. */
+static void do_stable(struct thread *t, struct sfile *f, uint64_t offset, uint64_t len)
+{
+	struct swrite w = { .s = { .offset = offset, .len = len, .done = stable_done } };
+
+	w.s.client = DC_CLIENT(t->nr, 0);
+	w.s.errors = dc_file_errors(f->file);
+	sem_init(&w.done, 0, 0);
+	dc_stable_sync(f->file, &w.s);
+	while (sem_wait(&w.done) < 0)
+		;
+	sem_destroy(&w.done);
+	atomic_fetch_add(&stables, 1);
+}
+
 static void ran(struct dc_waiter *w, int status)
 {
 	struct thread *t = container_of_dc(w, struct thread, w);
@@ -185,6 +229,7 @@ static void do_write(struct thread *t)
 	struct sfile *f = sfile_get(t);
 	uint64_t n = 1 + rnd(t, rnd(t, 4) ? 8 : 200), first = rnd(t, PAGES - n + 1), reserved = n;
 	uint64_t offset = first << DC_PAGE_SHIFT, len = n << DC_PAGE_SHIFT;
+	bool stable = rnd(t, 5) == 0, failed = rnd(t, 32) == 0;
 
 	if (rnd(t, 8) == 0) {
 		pin(f);
@@ -194,6 +239,8 @@ static void do_write(struct thread *t)
 	admit(t, reserved);
 	maybe_yield(t);
 	pin(f);
+	if (stable)
+		dc_stable_begin(f->file);
 	pthread_rwlock_rdlock(&f->lock);
 	t->version++;
 	for (uint64_t p = first; p < first + n; p++) {
@@ -207,12 +254,14 @@ static void do_write(struct thread *t)
 	}
 	pthread_rwlock_unlock(&f->lock);
 	maybe_yield(t);
-	if (rnd(t, 32) == 0)
+	if (failed)
 		dc_write_done(f->file, offset, 0, reserved, DC_CLIENT(t->nr, 0),
 			      dc_file_errors(f->file), false); /* as if it had failed */
 	else
 		dc_write_done(f->file, offset, len, reserved, DC_CLIENT(t->nr, 0),
-			      dc_file_errors(f->file), false);
+			      dc_file_errors(f->file), stable);
+	if (stable && !failed)
+		do_stable(t, f, offset, len);
 	sfile_put(f);
 }
 
@@ -223,7 +272,9 @@ static void do_commit(struct thread *t)
 
 	if (!dc_commit_is_free(f->file, DC_CLIENT(t->nr, 0), &err)) {
 		pin(f);
-		err = dc_commit(f->file, DC_CLIENT(t->nr, 0), 0, 0);
+		err = rnd(t, 2) ? dc_commit(f->file, DC_CLIENT(t->nr, 0), 0, 0) :
+				  dc_commit(f->file, DC_CLIENT(t->nr, 0),
+					    rnd(t, PAGES) << DC_PAGE_SHIFT, 1 + rnd(t, 1 << 20));
 		dc_write_unpin(f->file);
 	}
 	must(err == 0);
@@ -353,8 +404,10 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = { { "writes", required_argument, NULL, 'w' },
 						 { "seed", required_argument, NULL, 's' },
+						 { "uring", no_argument, NULL, 'u' },
 						 { NULL, 0, NULL, 0 } };
-	struct dc_engine_options eo = { .executors = 2, .max_open_files = 2, .threads = true };
+	struct dc_backend *(*make)(int *err) = dc_backend_threads;
+	struct dc_engine_options eo = { .executors = 2, .max_open_files = 5, .threads = true };
 	const char *tmp = getenv("TMPDIR");
 	struct thread t[THREADS] = { 0 };
 	struct dc_export_stats st;
@@ -366,6 +419,8 @@ int main(int argc, char **argv)
 			writes = (unsigned int)strtoul(optarg, NULL, 0);
 		else if (o == 's')
 			first_seed = strtoull(optarg, NULL, 0);
+		else if (o == 'u')
+			make = dc_backend_uring;
 		else
 			return 2;
 	}
@@ -374,7 +429,7 @@ int main(int argc, char **argv)
 	snprintf(dir, sizeof(dir), "%.40s/dcstress.XXXXXX", tmp ? tmp : "/tmp");
 	must(mkdtemp(dir));
 	eng = dc_engine_new(&host_ops, NULL, &eo);
-	dev = dc_device_get(eng, 1, dc_backend_threads, &err);
+	dev = dc_device_get(eng, 1, make, &err);
 	must(dev);
 	dc_params_defaults(&params);
 	params.dirty_bytes = 8 << 20;
@@ -393,9 +448,9 @@ int main(int argc, char **argv)
 		pthread_join(t[i].thread, NULL);
 		sem_destroy(&t[i].ran);
 	}
-	printf("%llu COMMITs, %llu truncations, %llu unlinks, %llu parked writes\n",
-	       (unsigned long long)commits, (unsigned long long)truncs, (unsigned long long)unlinks,
-	       (unsigned long long)parks);
+	printf("%llu COMMITs, %llu stable writes, %llu truncations, %llu unlinks, %llu parked writes\n",
+	       (unsigned long long)commits, (unsigned long long)stables, (unsigned long long)truncs,
+	       (unsigned long long)unlinks, (unsigned long long)parks);
 	must(dc_export_drain(ex, 60 * DC_NS_PER_S) == 0);
 	for (int i = 0; i < FILES; i++) {
 		verify(slot[i]);
