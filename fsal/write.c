@@ -172,7 +172,7 @@ static bool pin(struct dcf_export *e, struct dcf_obj *o, struct dc_file *file)
 
 		if (dc_write_begin(file))
 			return true;
-		fd = dc_fd_room(dcf.engine) ? dcf_own_fd(e, o->sub) : -EMFILE;
+		fd = dc_fd_room(e->budget) ? dcf_own_fd(e, o->sub) : -EMFILE;
 		if (fd < 0) {
 			if (!__atomic_exchange_n(&e->said_no_fd, true, __ATOMIC_RELAXED))
 				LogWarn(COMPONENT_FSAL,

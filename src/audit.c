@@ -18,8 +18,7 @@
 static bool certain_locked(const struct dc_file *file)
 {
 	return file->fd >= 0 && !file->unlinked && !file->syncing && LIST_EMPTY(&file->turns) &&
-	       STAILQ_EMPTY(&file->stables) && !file->leader &&
-	       file->fd_users == file->turn_pins;
+	       STAILQ_EMPTY(&file->stables) && !file->leader && file->fd_users == file->turn_pins;
 }
 
 /* Dirty pages of windows [first, end) beyond the claims there; file->lock held. */

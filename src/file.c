@@ -139,13 +139,23 @@ void dc_fd_close(struct dc_file *file)
 	atomic_fetch_sub(&file->exp->eng->nr_open, 1);
 }
 
-bool dc_fd_room(struct dc_engine *eng)
+bool dc_fd_room(struct dc_export *exp)
 {
-	/* Idle ones first. Then those of quiet files, which the flusher syncs at once while the cap is
-	 * reached (sync_quiet()). */
-	if (atomic_load(&eng->nr_open) >= eng->opt.max_open_files)
+	struct dc_engine *eng = exp->eng;
+
+	/* Idle ones first. Then those of dirty and of quiet files, which the flusher cleans and syncs while the
+	 * cap is reached. */
+	if (dc_fd_pressed(eng))
 		dc_idle_trim(eng, 0, eng->opt.max_open_files - 1);
-	return atomic_load(&eng->nr_open) < eng->opt.max_open_files;
+	if (!dc_fd_pressed(eng))
+		return true;
+	dc_kick(exp);
+	return false;
+}
+
+bool dc_fd_pressed(const struct dc_engine *eng)
+{
+	return atomic_load(&eng->nr_open) >= eng->opt.max_open_files;
 }
 
 bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than, uint32_t keep)
@@ -193,6 +203,7 @@ struct dc_writer *dc_writer_new_locked(struct dc_file *file)
 		file->writers =
 			dc_realloc(file->writers, file->cap_writers * sizeof(*file->writers));
 	}
+	memset(&file->writers[file->nr_writers], 0, sizeof(*file->writers));
 	return &file->writers[file->nr_writers++];
 }
 
@@ -213,10 +224,11 @@ static void note_writer(struct dc_file *file, uint64_t client)
 		if (i == file->nr_writers && spare != UINT32_MAX)
 			i = spare;
 		if (i == file->nr_writers) {
-			dc_writer_new_locked(file)->err = 0;
+			dc_writer_new_locked(file);
 			w = file->writers;
 		}
-		w[i].client = client;
+		if (w[i].client != client)
+			w[i] = (struct dc_writer){ .client = client };
 		file->last_writer = i;
 	}
 	w[i].seq = file->write_seq;
@@ -455,6 +467,7 @@ void dc_file_forget(struct dc_file *file)
 	file->nr_writers = 0;
 	if (file->holds_error_ref) {
 		file->holds_error_ref = false;
+		atomic_fetch_sub(&file->exp->nr_owing, 1);
 		puts++;
 	}
 	pthread_mutex_unlock(&file->lock);

@@ -11,12 +11,18 @@
 
 #include "internal.h"
 
+/* What was told through another connection of the same host is kept for so long for the one that wrote:
+ * clients commit within minutes. */
+#define KIN_NS (600 * DC_NS_PER_S)
+
 void dc_owe_locked(struct dc_file *file, struct dc_writer *w, int err)
 {
 	if (w->err == 0)
 		w->err = err;
+	w->err_no = atomic_load(&file->errors);
 	if (!file->holds_error_ref) {
 		file->holds_error_ref = true;
+		atomic_fetch_add(&file->exp->nr_owing, 1);
 		dc_file_hold(file);
 	}
 }
@@ -42,12 +48,12 @@ void dc_error_locked(struct dc_file *file, int err)
 
 	dc_assert(err < 0);
 	absorb_locked(file);
+	atomic_fetch_add(&file->errors, 1);
 	for (uint32_t i = 0; i < file->nr_writers; i++) {
 		if (file->writers[i].seq > file->synced_seq)
 			dc_owe_locked(file, &file->writers[i], err);
 		owed += file->writers[i].err != 0;
 	}
-	atomic_fetch_add(&file->errors, 1);
 	file->last_error = err;
 	atomic_fetch_add(&exp->error_generation, 1);
 	dc_count(exp, DC_CTR_ERRORS, 1);
@@ -63,39 +69,75 @@ void dc_error_locked(struct dc_file *file, int err)
 		       exp->id, exp->path, strerror(-err), owed);
 }
 
+/*
+ * A client is known by its host's address and its connection. One host may be one client with several
+ * connections, which writes through one and commits through another; or one that connected anew; or many
+ * clients behind one address. Nobody can tell which, and being told twice does less harm than never:
+ *
+ *     wrote through this connection ... told, once
+ *     wrote through another of this host's .. told here, once, and there as well; but what is owed there
+ *                                       is forgotten after KIN_NS, for that connection may be gone
+ *     never wrote here, other host .... told, once, while anybody is owed an error: it may be one of them
+ *                                       under another address
+ */
 int dc_told_locked(struct dc_file *file, uint64_t client)
 {
-	struct dc_writer *w = NULL, *kin = NULL;
-	int err;
+	struct dc_writer *w = NULL;
+	int err = 0;
 
 	if (!file->holds_error_ref)
 		return 0;
-	for (uint32_t i = 0; i < file->nr_writers && !w; i++) {
-		struct dc_writer *other = &file->writers[i];
+	for (uint32_t i = 0; i < file->nr_writers && !w; i++)
+		if (file->writers[i].client == client)
+			w = &file->writers[i];
+	if (!w) {
+		w = dc_writer_new_locked(file);
+		w->client = client;
+		w->err = file->last_error;
+	}
+	for (uint32_t i = 0; i < file->nr_writers; i++) {
+		struct dc_writer *kin = &file->writers[i];
 
-		if (other->client == client)
-			w = other;
-		else if (DC_CLIENT_HOST(other->client) == DC_CLIENT_HOST(client) && other->err)
-			kin = other;
+		if (kin == w || !kin->err || kin->err_no <= w->told_no ||
+		    DC_CLIENT_HOST(kin->client) != DC_CLIENT_HOST(client))
+			continue;
+		err = kin->err;
+		if (!kin->kin_told)
+			kin->kin_told = dc_now(file->exp->eng);
 	}
-	/* The same host by another connection: it connected anew, or uses several. What was owed there is
-	 * told here. Two hosts behind one address have each written through their own. */
-	if (!w && kin) {
-		kin->client = client;
-		w = kin;
-	}
-	if (w) {
+	if (w->err)
 		err = w->err;
-		w->err = 0;
-		return err;
-	}
-	/* One that never wrote here, while somebody is still owed an error, may be that somebody under
-	 * another address: better told in vain than not. Once: from now on it is known. */
-	w = dc_writer_new_locked(file);
-	w->client = client;
-	w->seq = 0;
 	w->err = 0;
-	return file->last_error;
+	w->kin_told = 0;
+	w->told_no = atomic_load(&file->errors);
+	return err;
+}
+
+static void forget_kin(struct dc_file *file, void *arg)
+{
+	uint64_t *before = arg;
+	int puts;
+
+	pthread_mutex_lock(&file->lock);
+	for (uint32_t i = 0; i < file->nr_writers; i++) {
+		struct dc_writer *w = &file->writers[i];
+
+		if (w->err && w->kin_told && w->kin_told < *before)
+			w->err = 0;
+	}
+	puts = dc_settle_locked(file);
+	pthread_mutex_unlock(&file->lock);
+	dc_file_puts(file, puts);
+}
+
+void dc_errors_expire(struct dc_export *exp, uint64_t now)
+{
+	uint64_t before = now > KIN_NS ? now - KIN_NS : 0;
+
+	if (atomic_load(&exp->nr_owing) == 0 || exp->errors_looked + KIN_NS / 10 > now)
+		return;
+	exp->errors_looked = now;
+	dc_files_each(exp, forget_kin, &before);
 }
 
 void dc_file_error(struct dc_file *file, int err)
@@ -117,6 +159,7 @@ int dc_settle_locked(struct dc_file *file)
 			owed += file->writers[i].err != 0;
 		if (owed == 0) {
 			file->holds_error_ref = false;
+			atomic_fetch_sub(&exp->nr_owing, 1);
 			puts++;
 		}
 	}

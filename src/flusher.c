@@ -24,7 +24,8 @@
 #define AWAKE_NS (2 * DC_NS_PER_S)   /* ticks go on so long after the last work */
 #define IDLE_FD_NS (5 * DC_NS_PER_S) /* an unused descriptor is closed after this */
 #define SYNCS_MAX 4		     /* quiet files being fdatasync'ed at once */
-#define DRAIN_MIN (1UL << 20)	     /* bytes of the smallest turn while draining */
+#define SAY_NS (60 * DC_NS_PER_S)
+#define DRAIN_MIN (1UL << 20) /* bytes of the smallest turn while draining */
 
 void dc_device_wake(struct dc_device *dev)
 {
@@ -118,6 +119,10 @@ static bool work_wanted(struct dc_export *exp, uint64_t now, enum dc_reason *rea
 		return drain_fits(exp, now) > 0;
 	}
 	if (atomic_load(&exp->contended) != 0) {
+		*reason = DC_REASON_LIMIT;
+		return true;
+	}
+	if (dc_fd_pressed(exp->eng)) {
 		*reason = DC_REASON_LIMIT;
 		return true;
 	}
@@ -294,9 +299,12 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 
 		/* The pages are still dirty in the kernel, so the claim must not end (R3): do it
 		 * the plain way, here, slow but right. */
-		dc_log(dev->eng, DC_LOG_WARN,
-		       "%s: writeback was refused (%s); falling back to a plain system call",
-		       dev->be->ops->name, strerror(-res));
+		if (dev->said_refused == 0 || now - dev->said_refused > SAY_NS)
+			dc_log(dev->eng, DC_LOG_WARN,
+			       "%s: writeback is refused (%s); each is done by a plain system call "
+			       "instead, which is slower. Said once a minute at most",
+			       dev->be->ops->name, strerror(-res));
+		dev->said_refused = now;
 		res = dev->be->ops->writeback(dev->be, turn->op.fd, turn->op.offset, turn->op.len);
 		if (dc_refused(res) || dc_ambiguous(res))
 			res = dev->be->ops->sync(dev->be, turn->op.fd);
@@ -410,8 +418,7 @@ static void take_kicked(struct dc_device *dev)
 /* Submits fdatasync for files that have been quiet for the expiry time. */
 static void sync_quiet(struct dc_device *dev, struct dc_export *exp, uint64_t now)
 {
-	bool pressed = atomic_load(&dev->eng->nr_open) >= dev->eng->opt.max_open_files;
-	uint64_t age = pressed ? 0 : atomic_load(&exp->expire_ns);
+	uint64_t age = dc_fd_pressed(dev->eng) ? 0 : atomic_load(&exp->expire_ns);
 
 	while (dev->syncs_in_flight < SYNCS_MAX) {
 		struct dc_turn *turn;
@@ -481,6 +488,7 @@ static bool tick(struct dc_device *dev, uint64_t now)
 		if (work && !atomic_exchange(&exp->kicked, true))
 			activate(dev, exp);
 		sync_quiet(dev, exp, now);
+		dc_errors_expire(exp, now);
 		if (atomic_load(&exp->audit))
 			dc_audit_export(exp);
 	}

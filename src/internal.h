@@ -67,8 +67,10 @@ struct dc_turn {
 /* A client with uncommitted writes in a file. */
 struct dc_writer {
 	uint64_t client;
-	uint64_t seq; /* write_seq of its last write that was not stable */
-	int err;      /* what it has not been told yet */
+	uint64_t seq;		  /* write_seq of its last write that was not stable */
+	int err;		  /* what it has not been told yet */
+	uint64_t err_no, told_no; /* dc_file.errors of that, and when it was told last */
+	uint64_t kin_told;	  /* ns: when another connection of its host was told; 0: not */
 };
 
 struct dc_file {
@@ -110,12 +112,12 @@ struct dc_file {
 			      * so that a file that was forgotten is never taken for synced */
 	uint64_t synced_seq; /* write_seq as read before a successful fdatasync began */
 	bool syncing;
-	uint64_t sync_no; /* of the fdatasync that is running or ran last */
+	uint64_t sync_no;		  /* of the fdatasync that is running or ran last */
 	STAILQ_HEAD(, dc_stable) stables; /* to be synced */
 	struct dc_stable *leader;	  /* being synced, and who rides with it */
-	struct dc_runs behind;	 /* windows to be dropped behind stable writes */
-	_Atomic uint64_t errors; /* recorded, ever; grows under lock */
-	int last_error;		 /* -errno of the last one */
+	struct dc_runs behind;		  /* windows to be dropped behind stable writes */
+	_Atomic uint64_t errors;	  /* recorded, ever; grows under lock */
+	int last_error;			  /* -errno of the last one */
 
 	struct dc_writer *writers;
 	uint32_t nr_writers, cap_writers, last_writer;
@@ -193,7 +195,7 @@ struct dc_export {
 	uint64_t parked_bytes;
 	uint64_t last_error_log;
 
-	_Atomic uint64_t nr_files, nr_unsynced;
+	_Atomic uint64_t nr_files, nr_unsynced, nr_owing; /* owing: an error */
 
 	/* dev->lock */
 	TAILQ_ENTRY(dc_export) kick_link;
@@ -203,7 +205,8 @@ struct dc_export {
 	TAILQ_ENTRY(dc_export) active_link;
 	bool active;
 	uint32_t turns_in_flight;
-	uint64_t audit_said; /* ns: when it last complained */
+	uint64_t errors_looked; /* ns: for those to be forgotten */
+	uint64_t audit_said;	/* ns: when it last complained */
 };
 
 /* What clients wait for has a backend and a thread of its own: stable.c. */
@@ -236,6 +239,7 @@ struct dc_device {
 	uint32_t nr_detach;
 	TAILQ_HEAD(, dc_turn) handed_over; /* on their way to lingering */
 	bool no_syncer;			   /* it could not be made */
+	uint64_t said_refused;		   /* ns: that operations are refused was logged */
 	struct dc_fault *fault;		   /* NULL: none can be injected */
 
 	pthread_mutex_t watch_lock; /* a leaf */
@@ -345,6 +349,8 @@ void dc_file_forget(struct dc_file *file);
 /** Has the last link gone since nobody looked? Answers true once: what is written to such a file
  * later is written back as ever. file->lock held. */
 bool dc_nameless_locked(struct dc_file *file);
+/** Are all descriptors in use that we may have? Then files are cleaned for theirs. */
+bool dc_fd_pressed(const struct dc_engine *eng);
 /** The last link is gone: ends all claims. Returns references to put, and in *pages what has
  * to be released, once the lock is free. file->lock held. */
 int dc_unlinked_locked(struct dc_file *file, uint64_t *pages);
@@ -364,6 +370,9 @@ struct dc_writer *dc_writer_new_locked(struct dc_file *file);
 void dc_owe_locked(struct dc_file *file, struct dc_writer *w, int err);
 /** Every client with uncommitted writes will be told `err` (-errno). file->lock held. */
 void dc_error_locked(struct dc_file *file, int err);
+/** Forgets errors that were told through another connection long ago. Flusher only, nothing of files
+ * locked. */
+void dc_errors_expire(struct dc_export *exp, uint64_t now);
 /** What `client` must be told, once; 0 if nothing. file->lock held. */
 int dc_told_locked(struct dc_file *file, uint64_t client);
 /** synced_seq advanced or the file is not worth syncing: drops references that hung on it.

@@ -42,7 +42,7 @@ void dc_orphan_leave_locked(struct dc_file *file)
 	/* Also those who were told already: they are known, and not told again. */
 	for (uint32_t i = 0; i < file->nr_writers; i++) {
 		o->writers[i] = file->writers[i];
-		o->writers[i].seq = 0;
+		o->writers[i].seq = o->writers[i].err_no = o->writers[i].told_no = 0;
 	}
 	o->nr_writers = file->nr_writers;
 	pthread_mutex_lock(&eng->orphan_lock);
@@ -72,9 +72,11 @@ void dc_orphan_adopt(struct dc_file *file)
 		atomic_fetch_sub(&eng->nr_orphans, 1);
 		for (uint32_t i = 0; i < o->nr_writers; i++)
 			*dc_writer_new_locked(file) = o->writers[i];
+		atomic_store(&file->errors, 1);
 		file->last_error = o->last_error;
 		if (!file->holds_error_ref) {
 			file->holds_error_ref = true;
+			atomic_fetch_add(&file->exp->nr_owing, 1);
 			dc_file_hold(file);
 		}
 		orphan_free(o);

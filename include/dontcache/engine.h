@@ -199,8 +199,9 @@ uint64_t dc_write_windows(uint64_t offset, uint64_t len);
  * too, and the engine did not know of it then. */
 uint64_t dc_file_errors(struct dc_file *file);
 
-/** May another descriptor be opened? Closes idle ones first. If not, do without (R9). */
-bool dc_fd_room(struct dc_engine *eng);
+/** May another descriptor be opened, for a file of `exp`? Closes idle ones first. If not, do without
+ * (R9): the flusher is told to clean files for theirs. */
+bool dc_fd_room(struct dc_export *exp);
 
 /** Is this the file's export? One file reached through two exports is two files here. */
 bool dc_file_is_of(const struct dc_file *file, const struct dc_export *exp);

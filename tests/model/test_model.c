@@ -291,14 +291,14 @@ static void write_done(struct mwrite *w)
 	}
 	w->state = stable ? W_SYNCING : W_NONE;
 	W->inflating = true;
-	dc_write_done(mf->file, w->offset, w->len, w->reserved, DC_CLIENT(w->client, 0), w->errors,
-		      stable);
+	dc_write_done(mf->file, w->offset, w->len, w->reserved, DC_CLIENT(w->client / 2, w->client),
+		      w->errors, stable);
 	W->inflating = false;
 	if (!stable)
 		return;
 	w->s.offset = w->offset;
 	w->s.len = w->len;
-	w->s.client = DC_CLIENT(w->client, 0);
+	w->s.client = DC_CLIENT(w->client / 2, w->client);
 	w->s.errors = w->errors;
 	w->s.done = stable_answered;
 	dc_stable_sync(mf->file, &w->s);

@@ -61,9 +61,10 @@ static void commit(struct committer *co)
 	struct mfile *mf = co->mf;
 	struct dc_file *file = dc_file_get(W->exp, &mf->nr, sizeof(mf->nr));
 
-	if (!dc_commit_is_free(file, DC_CLIENT(co->client, 0), &co->res)) {
+	if (!dc_commit_is_free(file, DC_CLIENT(co->client / 2, co->client), &co->res)) {
 		mfile_open(mf);
-		co->res = dc_commit(mf->file, DC_CLIENT(co->client, 0), co->offset, co->len);
+		co->res = dc_commit(mf->file, DC_CLIENT(co->client / 2, co->client), co->offset,
+				    co->len);
 		dc_write_unpin(file);
 	}
 	dc_file_put(file);

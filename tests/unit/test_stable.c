@@ -403,13 +403,27 @@ static void test_clients_of_one_address(void **state)
 	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 1)), 0);
 	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 2)), -EIO);
 	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 2)), 0);
-	/* One that connected anew is told, and nothing stays owed to its former connection. */
+	/* One client that writes through one connection and commits through another, which it wrote
+	 * through before. */
+	write_as(r, file, 0, DC_CLIENT(7, 1));
+	dc_file_error(file, -EIO);
+	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 2)), -EIO);
+	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 2)), 0);
+	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 1)), -EIO);
+	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 1)), 0);
+	/* One that connected anew. What is owed to its former connection does not stay for good. */
 	write_as(r, file, 0, DC_CLIENT(7, 3));
 	dc_file_error(file, -EIO);
 	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 4)), -EIO);
 	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 4)), 0);
-	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 5)), 0);
-	assert_int_equal(commit_as(r, file, DC_CLIENT(9, 1)), 0);
+	assert_int_equal(commit_as(r, file, DC_CLIENT(9, 1)), -EIO); /* a stranger, once */
+	dc_file_put(file);
+	assert_int_equal(rig_stats(r).files, 1);
+	for (int i = 0; i < 12; i++)
+		rig_pass(r, 60 * SEC);
+	assert_int_equal(rig_stats(r).files, 0);
+	file = rig_file(r, 1);
+	assert_int_equal(commit_as(r, file, DC_CLIENT(10, 1)), 0);
 	dc_file_put(file);
 	rig_free(r);
 }
