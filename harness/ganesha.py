@@ -80,7 +80,7 @@ def _value(value):
     text = str(value)
     if re.fullmatch(r"[0-9]+[A-Za-z]+", text):
         return '"' + text + '"'  # Ganesha's parser takes an unquoted 64M for a syntax error
-    return text if re.fullmatch(r"[A-Za-z0-9_.,:* +-]+", text) else '"' + text + '"'
+    return text if re.fullmatch(r"[A-Za-z0-9_.,* +-]+", text) else '"' + text + '"'
 
 
 def _items(items, indent="    "):

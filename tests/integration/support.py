@@ -104,6 +104,12 @@ class Bed:
                 assert not found, 'export %d: %d bytes dirty and counted by nobody\n%s' % (
                     export['id'], found, server_output(self.server)[-3000:])
 
+    def fault(self, spec, export=EXPORT_ID):
+        """Let the export's device fail as spec says ('sync:EIO:count=1', 'any:delay=200', 'off'). The export
+        block must have Fault_Injection."""
+        answer = self.server.control('fault %d %s' % (export, spec))
+        assert 'error' not in answer, 'fault %s: %s' % (spec, answer)
+
     def settle(self, timeout=15):
         """Wait until nothing is dirty, under writeback, reserved or parked as the plugin counts."""
         if not self.has_stats:
