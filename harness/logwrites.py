@@ -142,6 +142,7 @@ class Replay:
         """Make the image at `target` as it was after n entries. With rng, writes since the last
         FLUSH that were not FUA are each lost or kept at random. Returns how many were lost."""
         safe = self.log.flushes_before(n)
+        share = rng.choice((0.1, 0.5, 0.9)) if rng else 0
         if safe < self._applied:
             raise ValueError("points must ascend")
         for entry in self.log.entries[self._applied:safe]:
@@ -151,7 +152,7 @@ class Replay:
         lost = 0
         with open(target, "r+b", buffering=0) as image:
             for entry in self.log.entries[safe:n]:
-                if rng and not entry.flags & FUA and rng.random() < 0.5:
+                if rng and not entry.flags & FUA and rng.random() < share:
                     lost += 1
                 else:
                     self.log.copy_to(entry, image.fileno())
