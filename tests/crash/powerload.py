@@ -3,8 +3,8 @@
 each into files of its own and, interleaved with the others, into two files that all share.
 
 Every round takes another of the ways in which a client gets its promise: a COMMIT of the whole file, of a
-range, one that meets further writes, FILE_SYNC and DATA_SYNC writes among UNSTABLE ones. After each batch
-of replies the writer marks the disk's log: what it now holds in its hands counts from there."""
+range, one that meets further writes, one that comes late, FILE_SYNC and DATA_SYNC writes among UNSTABLE ones.
+After each batch of replies the writer marks the disk's log: what it now holds in its hands counts from there."""
 
 import random
 import threading
@@ -19,6 +19,7 @@ MiB = 1 << 20
 LONGEST = 300001
 NEW_FILE_AFTER = 5 * MiB
 OWN_BYTES = 150 * MiB                       # of all writers together; then only overwrites
+LATER = 0.15                                # more than the age at which the test's export writes back
 LARGE_SLOTS, SMALL_SLOTS = 24, 150          # of each writer in the shared files
 
 
@@ -129,7 +130,7 @@ class Writer(threading.Thread):
             while not self.load.stopping:
                 area, slots = self._choose()
                 if slots:
-                    (self._whole, self._range, self._stable, self._overlapped, self._mixture)[self.rounds % 5](area, slots)
+                    self.rounds_in_turn[self.rounds % len(self.rounds_in_turn)](self, area, slots)
                 self.rounds += 1
         except Exception as error:
             self.problem = error
@@ -170,6 +171,17 @@ class Writer(threading.Thread):
         for i, slot in enumerate(slots[:8]):
             self._write(slot, (nfsraw.UNSTABLE, nfsraw.FILE_SYNC, nfsraw.DATA_SYNC)[i % 3])
         self._settle()
+
+    def _late(self, area, slots):
+        """The COMMIT comes when the flusher is done with the file, and nobody has synced it."""
+        for slot in slots:
+            self._write(slot, nfsraw.UNSTABLE)
+        self._settle()
+        time.sleep(LATER)
+        self._commit(area)
+        self._settle()
+
+    rounds_in_turn = (_whole, _range, _stable, _overlapped, _mixture, _late)
 
 
 class Load:

@@ -30,10 +30,11 @@ from nfsraw.pattern import md5_file, md5_of             # noqa: E402
 from powerload import Load                              # noqa: E402
 from promises import examine, marks_before, uncommitted, wanted_md5     # noqa: E402
 
-# So small that the flusher, the gate and a good many COMMITs are at work all the time.
-TIGHT = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '2M', 'Parked_Bytes': '64M'}
+# So small that the flusher, the gate and a good many COMMITs are at work all the time; and some COMMITs come when
+# the flusher has already written everything, which is no promise yet.
+TIGHT = {'Dirty_Bytes': '8M', 'Dirty_Background_Bytes': '1M', 'Dirty_Expire_Centisecs': 10, 'Parked_Bytes': '64M'}
 SIZE = 400 * MiB
-SECONDS, POINTS, RESTARTS = (4, 60, 6) if FULL else (1.5, 14, 1)
+SECONDS, POINTS, RESTARTS = (4, 60, 6) if FULL else (1.5, 20, 1)
 SEED = int(os.environ.get('DONTCACHE_TEST_SEED') or time.time_ns() % 10**6)
 
 
@@ -47,16 +48,18 @@ class Run:
         self.first, self.last = self.marks[1], self.marks[last]
 
     def points(self, count, rng):
-        """[(n, harsh)] in ascending order: behind a promise, behind a flush, before one, anywhere."""
+        """[(n, harsh)] in ascending order: half of them right behind a reply, where promises are youngest; the
+        others behind a flush, before one, anywhere."""
         span = range(self.first + 1, self.last + 2)
         flushes = [n for n in span if self.log.entries[n - 1].flags & FLUSH]
-        kinds = ([m + 1 for m in self.marks if self.first < m <= self.last], flushes,
-                 [n - 1 for n in flushes[1:]], span)
+        replies = [m + 1 for m in self.marks if self.first < m <= self.last]
+        kinds = (replies, flushes, replies, [n - 1 for n in flushes[1:]], replies, span)
         kinds = [kind for kind in kinds if kind]
         chosen = set()
+        assert len(span) > count, 'hardly anything was written'
         while len(chosen) < count:
             kind = kinds[len(chosen) % len(kinds)]
-            chosen.add((rng.choice(kind), len(chosen) % 8 >= 4))
+            chosen.add((rng.choice(kind), len(chosen) // len(kinds) % 2 == 1))
         return sorted(chosen)
 
     def __enter__(self):
