@@ -45,10 +45,6 @@ def logdisk_problem():
     return None
 
 
-def logdisk_supported():
-    return logdisk_problem() is None
-
-
 class Recording:
     """log, the entry index of each mark, and the image from before the log's first entry."""
 
@@ -87,8 +83,12 @@ class LogDisk(LoopDisk):
         # Not direct: the loop device then sends one request at a time. qemu 7.2 reads a second
         # request into the buffer of a write that it is still busy with.
         super().__init__(workdir, size, fstype, direct_io=False, mount_opts=mount_opts)
-        self._mark_fd = os.open(self.device, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
-        self.mark()
+        try:
+            self._mark_fd = os.open(self.device, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+            self.mark()
+        except BaseException:
+            self.close()
+            raise
 
     def _make_image(self, preallocate):
         super()._make_image(preallocate)

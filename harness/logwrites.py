@@ -11,7 +11,7 @@ numbers are little-endian.
     replay = Replay(log, image_before, folder)
     replay.image_at(n, target)             # power was lost when n entries had reached the medium
     replay.image_at(n, target, rng)        # the same on a disk with a volatile cache: of what was
-                                           # written since the last flush, some is lost
+                                           # written since the last flush, some is lost or torn
 
 An entry is in the log when the disk has carried it out, and answered after that. So what a
 completed FLUSH promises is all that stands before it in the log.
@@ -26,6 +26,7 @@ _MAGIC = 0x6A736677736872
 _SUPER = struct.Struct("<QQQI")
 _HEADER = struct.Struct("<QQQQ")
 _CHUNK = 1 << 20
+_BLOCK = 4096  # what a disk writes whole or not at all
 
 # offset and size are bytes on the disk, data is where in the log its bytes stand (None: no data)
 Entry = collections.namedtuple("Entry", "offset size flags data")
@@ -92,11 +93,11 @@ class WriteLog:
             n -= 1
         return n
 
-    def copy_to(self, entry, fd):
-        """Carry out one entry on the image fd."""
-        done = 0
-        while done < entry.size:
-            count = min(_CHUNK, entry.size - done)
+    def copy_to(self, entry, fd, start=0, end=None):
+        """Carry out one entry, or the bytes start to end of it, on the image fd."""
+        done, end = start, entry.size if end is None else end
+        while done < end:
+            count = min(_CHUNK, end - done)
             if entry.data is None:
                 piece = bytes(count)  # a discard: this disk reads as zeros there
             else:
@@ -140,7 +141,8 @@ class Replay:
 
     def image_at(self, n, target, rng=None):
         """Make the image at `target` as it was after n entries. With rng, writes since the last
-        FLUSH that were not FUA are each lost or kept at random. Returns how many were lost."""
+        FLUSH that were not FUA are each kept, lost, or kept in part. Returns how many were not
+        kept."""
         safe = self.log.flushes_before(n)
         share = rng.choice((0.1, 0.5, 0.9)) if rng else 0
         if safe < self._applied:
@@ -154,6 +156,9 @@ class Replay:
             for entry in self.log.entries[safe:n]:
                 if rng and not entry.flags & FUA and rng.random() < share:
                     lost += 1
+                    if rng.random() < 0.3:
+                        ends = sorted(rng.randint(0, entry.size // _BLOCK) for _ in range(2))
+                        self.log.copy_to(entry, image.fileno(), *(end * _BLOCK for end in ends))
                 else:
                     self.log.copy_to(entry, image.fileno())
         return lost

@@ -5,7 +5,7 @@ promised is there.
 
 The disk keeps a log of all it is asked for (harness/logdisk.py). After one load, the disk is rebuilt as it was
 at many points of that log, each is mounted, which replays the journal, and every promised byte is compared. Half
-of the points are of a disk with a volatile cache: each write since the last flush is lost or kept at random.
+of the points are of a disk with a volatile cache: each write since the last flush is kept, lost or torn.
 From some points a server is started: its verifier is a new one, and clients that send again what they had not
 committed end with the right bytes.
 
@@ -13,6 +13,7 @@ The controls: of what was only UNSTABLE something must be missing somewhere, and
 caught. The long version (DONTCACHE_TEST_FULL=1) tries more points; DONTCACHE_TEST_SEED repeats the choices of a run
 (the load's timing is never the same)."""
 
+import contextlib
 import os
 import random
 import struct
@@ -41,10 +42,9 @@ SEED = int(os.environ.get('DONTCACHE_TEST_SEED') or time.time_ns() % 10**6)
 class Run:
     """One load on one disk: its recording, and the log between its first promise and the last."""
 
-    def __init__(self, folder, disk, load, last):
+    def __init__(self, folder, disk, load, last, recording):
         self.folder, self.disk, self.load = folder, disk, load
-        self.recording = disk.recording()
-        self.log, self.marks = self.recording.log, self.recording.marks
+        self.recording, self.log, self.marks = recording, recording.log, recording.marks
         self.first, self.last = self.marks[1], self.marks[last]
 
     def points(self, count, rng):
@@ -62,33 +62,36 @@ class Run:
             chosen.add((rng.choice(kind), len(chosen) // len(kinds) % 2 == 1))
         return sorted(chosen)
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_):
-        self.recording.close()
+@contextlib.contextmanager
+def recorded(fstype, mode, seconds=SECONDS, **server):
+    """A Run: a load, ended in the middle by killing the server. The disk is off and its log whole."""
+    requires_root()
+    requires(logdisk_problem() is None, logdisk_problem())
+    with workdir('power') as folder, LogDisk(folder, SIZE, fstype) as disk:
+        with server_on(folder, disk, mode, **server) as ganesha:
+            bed = Bed(disk, ganesha, mode)
+            load = Load(disk, lambda version, i: bed.connect(version, source='127.0.0.%d' % (2 + i)), SEED)
+            last = load.run(seconds)
+            bed.kill_clients()
+            ganesha.kill()
+        disk.stop()
+        with disk.recording() as recording:
+            yield Run(folder, disk, load, last, recording)
 
 
-def record(folder, fstype, mode, seconds=SECONDS, **server):
-    """A load, ended in the middle by killing the server. The disk is off and its log whole after that."""
-    disk = LogDisk(folder, SIZE, fstype)
+def server_on(folder, disk, mode, **server):
+    if ASAN and mode != 'stock':
+        server.update(under_asan())
     params = {} if mode == 'stock' else dict(TIGHT)
-    with Ganesha(folder, [Export(EXPORT_ID, disk.export_dir, PSEUDO, mode, params)], **server) as ganesha:
-        bed = Bed(disk, ganesha, mode)
-        load = Load(disk, lambda version, i: bed.connect(version, source='127.0.0.%d' % (2 + i)), SEED)
-        last = load.run(seconds)
-        bed.kill_clients()
-        ganesha.kill()
-    disk.stop()
-    return Run(folder, disk, load, last)
+    return Ganesha(folder, [Export(EXPORT_ID, disk.export_dir, PSEUDO, mode, params)], **server)
 
 
 def start_again(run, disk, k):
     """A server on what the power loss left: a new verifier, and clients that send again end with the right bytes."""
     areas = [a for a in run.load.areas if wanted_md5(a, k)[1]]
-    export = Export(EXPORT_ID, disk.export_dir, PSEUDO, MODE, {} if MODE == 'stock' else dict(TIGHT))
     again = 0
-    with Ganesha(run.folder, [export]) as ganesha:
+    with server_on(run.folder, disk, MODE) as ganesha:
         bed = Bed(disk, ganesha, MODE)
         for i, version in enumerate(nfsraw.VERSIONS):
             with bed.connect(version) as client:
@@ -125,7 +128,7 @@ def try_points(run, points, restarts=0):
                 verdict = examine(disk.export_dir, run.load.areas, k)
                 promised += verdict.promised
                 gone += verdict.unstable_gone
-                losses += [('entry %d%s' % (n, ', %d writes lost' % dropped if harsh else ''), loss)
+                losses += [('entry %d%s' % (n, ', %d writes lost or torn' % dropped if harsh else ''), loss)
                            for loss in verdict.lost]
                 if i in with_server and not verdict.lost:
                     again += start_again(run, disk, k)
@@ -143,9 +146,7 @@ def try_points(run, points, restarts=0):
 
 
 def cut_the_power(fstype):
-    requires_root()
-    requires(logdisk_problem() is None, logdisk_problem())
-    with workdir('power') as folder, record(folder, fstype, MODE) as run:
+    with recorded(fstype, MODE) as run:
         points = run.points(POINTS, random.Random(SEED))
         promised, losses, gone = try_points(run, points, RESTARTS)
         assert not losses, '%d bytes lost that were promised' % sum(loss.length for _, loss in losses)
@@ -163,10 +164,8 @@ def test_power_loss_ext4():
 
 def lying_server(fstype, lie):
     """Stock Ganesha whose syncs do nothing, or hand the pages to the disk and neither say where they are nor flush."""
-    requires_root()
-    requires(logdisk_problem() is None, logdisk_problem())
     server = {'preload': [preload_library('nodeepbind'), preload_library('nofsync')], 'env': {'NOFSYNC': lie}}
-    with workdir('power') as folder, record(folder, fstype, 'stock', 1, **server) as run:
+    with recorded(fstype, 'stock', 1, **server) as run:
         _, losses, _ = try_points(run, run.points(4, random.Random(SEED)))
         assert losses, 'a server that lies about its syncs was not caught'
 
