@@ -115,6 +115,7 @@ class Writer(threading.Thread):
                     if version.verifier != reply.verifier:
                         raise AssertionError('the verifier changed')
                     version.promised = mark
+                self.load.commits.append(mark)
                 continue
             slot, version = call.tag
             if reply.count != slot.length:
@@ -130,7 +131,7 @@ class Writer(threading.Thread):
             while not self.load.stopping:
                 area, slots = self._choose()
                 if slots:
-                    self.rounds_in_turn[self.rounds % len(self.rounds_in_turn)](self, area, slots)
+                    self.load.rounds[self.rounds % len(self.load.rounds)](self, area, slots)
                 self.rounds += 1
         except Exception as error:
             self.problem = error
@@ -177,18 +178,22 @@ class Writer(threading.Thread):
         for slot in slots:
             self._write(slot, nfsraw.UNSTABLE)
         self._settle()
-        time.sleep(LATER)
+        self.load.pause()
         self._commit(area)
         self._settle()
 
-    rounds_in_turn = (_whole, _range, _stable, _overlapped, _mixture, _late)
+    ROUNDS = (_whole, _range, _stable, _overlapped, _mixture, _late)
+    LATE = (_late,)
 
 
 class Load:
-    """Writers on a LogDisk; areas holds what they remember. connect(version, number) -> client."""
+    """Writers on a LogDisk; areas holds what they remember, commits the marks behind COMMITs.
+    connect(version, number) -> client; pause(): what a late COMMIT waits for."""
 
-    def __init__(self, disk, connect, seed, each=2, versions=nfsraw.VERSIONS):
-        self.disk, self.seed = disk, seed
+    def __init__(self, disk, connect, seed, each=2, versions=nfsraw.VERSIONS, rounds=Writer.ROUNDS,
+                 pause=lambda: time.sleep(LATER)):
+        self.disk, self.seed, self.rounds, self.pause = disk, seed, rounds, pause
+        self.commits = []
         self.stopping = False
         self.own_bytes = 0
         self.areas = []

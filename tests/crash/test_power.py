@@ -28,7 +28,7 @@ from harness.logdisk import ImageDisk, LogDisk, logdisk_problem     # noqa: E402
 from harness.logwrites import DISCARD, FLUSH, FUA, MARK, LogError, Replay, WriteLog     # noqa: E402
 from harness.testing import main                        # noqa: E402
 from nfsraw.pattern import md5_file, md5_of             # noqa: E402
-from powerload import Load                              # noqa: E402
+from powerload import Load, Writer                              # noqa: E402
 from promises import examine, marks_before, uncommitted, wanted_md5     # noqa: E402
 
 # So small that the flusher, the gate and a good many COMMITs are at work all the time; and some COMMITs come when
@@ -48,12 +48,13 @@ class Run:
         self.first, self.last = self.marks[1], self.marks[last]
 
     def points(self, count, rng):
-        """[(n, harsh)] in ascending order: half of them right behind a reply, where promises are youngest; the
-        others behind a flush, before one, anywhere."""
+        """[(n, harsh)] in ascending order: half of them right behind a reply, most often a COMMIT's, where promises
+        are youngest; the others behind a flush, before one, anywhere."""
         span = range(self.first + 1, self.last + 2)
         flushes = [n for n in span if self.log.entries[n - 1].flags & FLUSH]
         replies = [m + 1 for m in self.marks if self.first < m <= self.last]
-        kinds = (replies, flushes, replies, [n - 1 for n in flushes[1:]], replies, span)
+        commits = [self.marks[m] + 1 for m in self.load.commits if self.marks[m] <= self.last]
+        kinds = (commits, flushes, replies, [n - 1 for n in flushes[1:]], commits, span)
         kinds = [kind for kind in kinds if kind]
         chosen = set()
         assert len(span) > count, 'hardly anything was written'
@@ -64,14 +65,16 @@ class Run:
 
 
 @contextlib.contextmanager
-def recorded(fstype, mode, seconds=SECONDS, **server):
-    """A Run: a load, ended in the middle by killing the server. The disk is off and its log whole."""
+def recorded(fstype, mode, seconds=SECONDS, lonely=False, **server):
+    """A Run: a load, ended in the middle by killing the server. The disk is off and its log whole.
+    lonely: one client, whose COMMITs come when nothing is dirty or under writeback any more."""
     requires_root()
     requires(logdisk_problem() is None, logdisk_problem())
     with workdir('power') as folder, LogDisk(folder, SIZE, fstype) as disk:
         with server_on(folder, disk, mode, **server) as ganesha:
             bed = Bed(disk, ganesha, mode)
-            load = Load(disk, lambda version, i: bed.connect(version, source='127.0.0.%d' % (2 + i)), SEED)
+            only = dict(each=1, versions=('4.1',), rounds=Writer.LATE, pause=bed.settle) if lonely else {}
+            load = Load(disk, lambda version, i: bed.connect(version, source='127.0.0.%d' % (2 + i)), SEED, **only)
             last = load.run(seconds)
             bed.kill_clients()
             ganesha.kill()
@@ -145,7 +148,20 @@ def try_points(run, points, restarts=0):
     return promised, losses, gone
 
 
-def cut_the_power(fstype):
+def each_filesystem(function):
+    """Decorator: check_x(fstype) becomes test_x_xfs and test_x_ext4."""
+    for fstype in ('xfs', 'ext4'):
+        name = '%s_%s' % (function.__name__.replace('check_', 'test_'), fstype)
+
+        def test(fstype=fstype):
+            function(fstype)
+        test.__name__ = name
+        globals()[name] = test
+    return function
+
+
+@each_filesystem
+def check_power_loss(fstype):
     with recorded(fstype, MODE) as run:
         points = run.points(POINTS, random.Random(SEED))
         promised, losses, gone = try_points(run, points, RESTARTS)
@@ -154,36 +170,33 @@ def cut_the_power(fstype):
         assert gone > 0, 'UNSTABLE writes survived everywhere: the power was never cut'
 
 
-def test_power_loss_xfs():
-    cut_the_power('xfs')
-
-
-def test_power_loss_ext4():
-    cut_the_power('ext4')
+@each_filesystem
+def check_commit_behind_the_flusher(fstype):
+    """What the flusher has written is no promise yet: sizes and extents are in no journal, the cache of the disk was
+    not flushed. With other clients about their syncs hide it, so here is only one."""
+    with recorded(fstype, MODE, lonely=True) as run:
+        promised, losses, _ = try_points(run, [(run.marks[m] + 1, i % 2 == 1) for i, m in enumerate(run.load.commits)
+                                               if run.marks[m] <= run.last][:POINTS])
+        assert not losses and promised, '%d bytes lost that were promised' % sum(loss.length for _, loss in losses)
 
 
 def lying_server(fstype, lie):
-    """Stock Ganesha whose syncs do nothing, or hand the pages to the disk and neither say where they are nor flush."""
     server = {'preload': [preload_library('nodeepbind'), preload_library('nofsync')], 'env': {'NOFSYNC': lie}}
     with recorded(fstype, 'stock', 1, **server) as run:
         _, losses, _ = try_points(run, run.points(4, random.Random(SEED)))
         assert losses, 'a server that lies about its syncs was not caught'
 
 
-def test_no_sync_is_caught_xfs():
-    lying_server('xfs', 'nothing')
+@each_filesystem
+def check_no_sync_is_caught(fstype):
+    """Stock Ganesha whose syncs do nothing."""
+    lying_server(fstype, 'nothing')
 
 
-def test_no_sync_is_caught_ext4():
-    lying_server('ext4', 'nothing')
-
-
-def test_sync_of_pages_only_is_caught_xfs():
-    lying_server('xfs', 'pages')
-
-
-def test_sync_of_pages_only_is_caught_ext4():
-    lying_server('ext4', 'pages')
+@each_filesystem
+def check_sync_of_pages_only_is_caught(fstype):
+    """Stock Ganesha whose syncs hand the pages to the disk, and neither say where they are nor flush."""
+    lying_server(fstype, 'pages')
 
 
 # -- the log itself, without a disk
