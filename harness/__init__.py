@@ -2,6 +2,7 @@
 """Pieces that the tests and the benchmarks share.
 
 disk     a file system of its own on a loop device, as slow as a test wants it
+logdisk  the same with a log of every write and flush; logwrites replays it to any point
 ganesha  a private NFS-Ganesha server on the loopback interface
 kernel   what the kernel itself says about cached, dirty and written-back pages
 age      brings the page cache to the state of a server that has been up for weeks

@@ -66,6 +66,7 @@ class LoopDisk:
         self._lock = threading.RLock()
         self._folder = os.path.realpath(os.path.join(workdir, f"disk-{os.urandom(3).hex()}"))
         self.image = os.path.join(self._folder, "image")
+        self._backing = self.image  # what the loop device stands on
         self.mountpoint = os.path.join(self._folder, "mnt")
         self.export_dir = os.path.join(self.mountpoint, "export")
         cleanup.register(self.close)
@@ -73,9 +74,9 @@ class LoopDisk:
             os.makedirs(self.mountpoint)
             self._make_image(preallocate)
             self._attach(direct_io)
-            _run(*_MKFS[fstype], self.device)
+            self._format()
             self.mount()
-            os.mkdir(self.export_dir)
+            os.makedirs(self.export_dir, exist_ok=True)
             os.chmod(self.export_dir, 0o777)
             self._written_before = self._device_written()
             if write_bps:
@@ -93,17 +94,20 @@ class LoopDisk:
             _run("dd", "if=/dev/zero", f"of={self.image}", "bs=4M", f"count={self.size}",
                  "iflag=count_bytes", "oflag=direct", "conv=notrunc")
 
+    def _format(self):
+        _run(*_MKFS[self.fstype], self.device)
+
     def _attach(self, direct_io):
         flag = ["--direct-io=on"] if direct_io else []
         try:
-            self.device = _run("losetup", "--find", "--show", *flag, self.image)
+            self.device = _run("losetup", "--find", "--show", *flag, self._backing)
         except RuntimeError:
             if not flag:
                 raise
             # The image's file system may not do direct I/O: slower and less exact, still right.
             for device in cleanup.loop_devices_below(self._folder):
                 _run("losetup", "-d", device)
-            self.device = _run("losetup", "--find", "--show", self.image)
+            self.device = _run("losetup", "--find", "--show", self._backing)
         throttle.lift(self.device)  # the last user of this device may have been killed
         with open(f"/sys/block/{self.name}/loop/dio", encoding="ascii") as dio:
             self.direct_io = dio.read().strip() == "1"
@@ -152,12 +156,15 @@ class LoopDisk:
             cleanup.unregister(self.close)
             if self.device:
                 throttle.lift(self.device)  # first: umount writes back what is still dirty
-            self.umount()
-            # By folder too: a signal may have come between losetup's work and its answer.
-            for device in {self.device, *cleanup.loop_devices_below(self._folder)} - {None}:
-                subprocess.run(["losetup", "-d", device], capture_output=True, check=False)
-            self.device = None
+            self._detach()
             cleanup.remove_tree(self._folder)
+
+    def _detach(self):
+        self.umount()
+        # By folder too: a signal may have come between losetup's work and its answer.
+        for device in {self.device, *cleanup.loop_devices_below(self._folder)} - {None}:
+            subprocess.run(["losetup", "-d", device], capture_output=True, check=False)
+        self.device = None
 
     def __enter__(self):
         return self

@@ -24,6 +24,8 @@ packages=(
 	# the server, and what its clients and its disks need
 	nfs-ganesha nfs-ganesha-vfs libnfs-dev libnfs-utils
 	xfsprogs e2fsprogs util-linux mount
+	# a disk with a log of its writes: qemu-storage-daemon and its FUSE export
+	qemu-system-common fuse3
 	# tests, checks, plots
 	python3 python3-matplotlib strace clang-format clang-tidy libclang-rt-14-dev
 )

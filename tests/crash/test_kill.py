@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """kill -9 of the server under load, and a power cut of the file system: whatever a COMMIT or a stable write
-promised is there after the restart, byte for byte.
+promised is there after the restart, byte for byte, and clients that send the rest again end with the right bytes.
 
 The load: several clients, each writing its file in rounds of a few odd-sized writes and a COMMIT (every third
 round stable writes instead), until the server dies. Only ranges whose promise was in the client's hands count.
@@ -32,6 +32,8 @@ class Writer:
         self.pattern = Pattern(number)
         self.file = self.client.open(self.name, create=True)
         self.promised = []
+        self.sent = 0                   # everything below was sent
+        self.verifiers = set()
         self.problem = None
         self.lost = False
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -46,6 +48,7 @@ class Writer:
                     ranges.append((offset, CHUNK))
                     calls.append(self.file.write_async(offset, self.pattern.view(offset, CHUNK), stable))
                     offset += CHUNK
+                    self.sent = offset
                 self.client.drain(30)
                 # Each stable write is a promise of its own, even if a later one had no reply any more.
                 verifiers = set()
@@ -57,6 +60,7 @@ class Writer:
                     if call.reply.committed == nfsraw.FILE_SYNC:
                         self.promised.append(where + (time.monotonic(),))
                     verifiers.add(call.reply.verifier)
+                    self.verifiers.add(call.reply.verifier)
                 if stable == nfsraw.UNSTABLE:
                     commit = self.file.commit()
                     if {commit.verifier} != verifiers:
@@ -113,6 +117,41 @@ def check_kill_9_under_load(version):
             with bed.connect(version) as client:
                 for w in writers:
                     client.remove(w.name)
+        bed.settle()
+
+
+@each_version(globals())
+def check_clients_resume(version):
+    """The next server comes within the second: its verifier is another all the same (NFSv3: by the epoch it was
+    started with), so clients send again what they had not committed, and end with the right bytes."""
+    if version != '3':
+        requires_plugin()               # stock's verifier has a resolution of a second
+    with served(TIGHT, size=8 * GiB, epoch=1700000000 if version == '3' else None) as bed:
+        for _ in range(2):
+            writers = load_until(bed, version, 0.7, bed.server.kill)
+            bed.kill_clients()
+            if version == '3':
+                bed.server.epoch += 1
+            bed.server.start()
+            again = 0
+            for w in writers:
+                assert w.lost and not w.problem, '%s: %r' % (w.name, w.problem)
+                safe = {offset for offset, _, _ in w.promised}
+                with bed.connect(version) as client, client.open(w.name) as f:
+                    calls = []
+                    for offset in range(0, w.sent, CHUNK):
+                        if offset not in safe:
+                            calls.append(f.write_async(offset, w.pattern.view(offset, CHUNK)))
+                            again += CHUNK
+                    client.drain()
+                    verifiers = {f.commit().verifier} | {call.reply.verifier for call in calls}
+                    assert len(verifiers) == 1 and not verifiers & w.verifiers, \
+                        'verifiers %r after the restart, %r before' % (verifiers, w.verifiers)
+                check_file(bed, w.name, w.pattern, w.sent, version)
+                with bed.connect(version) as client:
+                    client.remove(w.name)
+            print('    %s sent again' % mb(again), flush=True)
+            assert again > 0, 'there was nothing to send again'
         bed.settle()
 
 
