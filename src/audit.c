@@ -73,6 +73,31 @@ static void audit_file(struct dc_file *file, void *arg)
 	       where << DC_WINDOW_SHIFT);
 }
 
+bool dc_file_is_sound_locked(const struct dc_file *file)
+{
+	uint64_t last = dc_map_last(&file->map);
+	bool in_heap;
+
+	pthread_mutex_lock(&file->exp->lock);
+	in_heap = file->heap_index != DC_NOT_IN_HEAP;
+	pthread_mutex_unlock(&file->exp->lock);
+	return (file->map.nr_pages == 0 ||
+		dc_map_count(&file->map, 0, last) == file->map.nr_pages) &&
+	       in_heap == (file->map.nr_pages > 0) && file->synced_seq <= file->write_seq &&
+	       file->need_seq <= file->write_seq &&
+	       (file->fd >= 0 || (file->fd_users == 0 && file->sync_fd < 0)) &&
+	       file->turn_pins <= file->fd_users && (!file->leader || file->sync_fd >= 0);
+}
+
+bool dc_heap_is_sound(const struct dc_export *exp)
+{
+	for (uint32_t i = 1; i < exp->heap_nr; i++)
+		if (exp->heap[(i - 1) / 2]->dirtied_when > exp->heap[i]->dirtied_when ||
+		    exp->heap[i]->heap_index != i)
+			return false;
+	return true;
+}
+
 void dc_audit_export(struct dc_export *exp)
 {
 	if (exp->dev->be->ops->cachestat)

@@ -334,6 +334,7 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 		/* Under the lock: the flusher must not subtract what is not added yet. */
 		atomic_fetch_add(&dc_slot(exp)->dirty, (int64_t)added);
 	}
+	dc_audit(dc_file_is_sound_locked(file));
 	if (!stable)
 		dc_fd_unpin_locked(file);
 	if (len == 0)

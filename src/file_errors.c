@@ -47,6 +47,7 @@ void dc_error_locked(struct dc_file *file, int err)
 	bool say;
 
 	dc_assert(err < 0);
+	dc_held(&file->lock);
 	absorb_locked(file);
 	atomic_fetch_add(&file->errors, 1);
 	for (uint32_t i = 0; i < file->nr_writers; i++) {
@@ -85,6 +86,7 @@ int dc_told_locked(struct dc_file *file, uint64_t client)
 	struct dc_writer *w = NULL;
 	int err = 0;
 
+	dc_held(&file->lock);
 	if (!file->holds_error_ref)
 		return 0;
 	for (uint32_t i = 0; i < file->nr_writers && !w; i++)
@@ -152,6 +154,7 @@ int dc_settle_locked(struct dc_file *file)
 	struct dc_export *exp = file->exp;
 	int puts = 0;
 
+	dc_held(&file->lock);
 	if (file->holds_error_ref) {
 		uint32_t owed = 0;
 

@@ -408,6 +408,10 @@ void dc_orphans_free(struct dc_engine *eng);
 
 /* ---- audit.c ---- */
 
+/** For dc_audit(): do the file's parts agree? file->lock held, between two changes. */
+bool dc_file_is_sound_locked(const struct dc_file *file);
+/** And is the heap one? exp->lock held. */
+bool dc_heap_is_sound(const struct dc_export *exp);
 /** Compares the export's maps with what the kernel counts dirty. Flusher only, nothing locked. */
 void dc_audit_export(struct dc_export *exp);
 

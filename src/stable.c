@@ -261,6 +261,7 @@ static struct dc_stable *lead_locked(struct dc_file *file, int *puts)
 	struct dc_stable *s = STAILQ_FIRST(&file->stables), *other, *next;
 	uint64_t offset, end, own;
 
+	dc_held(&file->lock);
 	if (!s || file->leader)
 		return NULL;
 	STAILQ_REMOVE_HEAD(&file->stables, queue);
@@ -332,6 +333,7 @@ static void reaped(struct dc_op *op)
 	STAILQ_FOREACH(s, &final, queue)
 	puts += judge_locked(file, s, res);
 	leader = lead_locked(file, &puts);
+	dc_audit(dc_file_is_sound_locked(file));
 	dc_file_wake_locked(file);
 	/* Last: the lock is dropped on the way. */
 	if (res == 0 && pages > 0 && file->fd >= 0)

@@ -63,6 +63,7 @@ void dc_heap_insert(struct dc_export *exp, struct dc_file *file)
 		exp->heap = dc_realloc(exp->heap, exp->heap_cap * sizeof(*exp->heap));
 	}
 	sift_up(exp, file, exp->heap_nr++);
+	dc_audit(dc_heap_is_sound(exp));
 }
 
 void dc_heap_remove(struct dc_export *exp, struct dc_file *file)
@@ -78,6 +79,7 @@ void dc_heap_remove(struct dc_export *exp, struct dc_file *file)
 		sift_up(exp, last, i);
 	else
 		sift_down(exp, last, i);
+	dc_audit(dc_heap_is_sound(exp));
 }
 
 void dc_heap_update(struct dc_export *exp, struct dc_file *file, uint64_t dirtied_when)
@@ -150,6 +152,7 @@ bool dc_take_locked(struct dc_file *file, uint64_t max, uint64_t now, struct dc_
 {
 	uint64_t first, end, whole, stop;
 
+	dc_held(&file->lock);
 	if (file->map.nr_pages == 0)
 		return false;
 	first = dc_map_next(&file->map, file->cursor);

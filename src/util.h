@@ -2,8 +2,14 @@
 /*
  * Small things every engine file needs: allocation that cannot fail, assertion classes, rounding.
  *
- * dc_assert() is cheap and stays on in every build: a wrong count here is somebody's data held
- * dirty without anybody knowing. dc_audit() may be expensive; it is on in debug, asan, tsan.
+ * Assertions come in three classes:
+ *
+ *     dc_assert()   always: cheap, on in every build. A wrong count here is somebody's data held dirty
+ *                   without anybody knowing; a server that restarts is better.
+ *     dc_audit()    in debug, asan and tsan builds (DC_AUDIT): expensive, walks whole structures.
+ *     dc_held()     there too: the lock that a function needs is taken.
+ *
+ * The fourth kind compares with the kernel, and is a parameter of an export: Audit, src/audit.c.
  */
 #ifndef DC_UTIL_H
 #define DC_UTIL_H
@@ -31,7 +37,11 @@ void dc_panic(const char *file, int line, const char *what) __attribute__((noret
 
 #ifdef DC_AUDIT
 #define dc_audit(cond) dc_assert(cond)
+#define dc_held(mutex) dc_assert(pthread_mutex_trylock(mutex) != 0)
 #else
+#define dc_held(mutex)                                                                             \
+	do {                                                                                       \
+	} while (0)
 #define dc_audit(cond)                                                                             \
 	do {                                                                                       \
 	} while (0)
