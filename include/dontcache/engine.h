@@ -17,7 +17,8 @@
  *                       dc_file.lock -> dc_engine.idle_lock
  *     file table shard lock: a leaf, nothing is taken under it
  *
- * Callbacks into the owner (waiter->run, client_resume, log) are made with none of them held.
+ * Callbacks into the owner (waiter->run, stable->done, client_resume) are made with none of them held;
+ * log() may be called with any.
  */
 #ifndef DONTCACHE_ENGINE_H
 #define DONTCACHE_ENGINE_H
