@@ -95,11 +95,12 @@ static int sync_locked(struct dc_file *file, int *res, uint64_t *pages)
 	dc_count(exp, DC_CTR_SYNCS, 1);
 
 	pthread_mutex_lock(&file->lock);
-	dc_reap_locked(file, file->turn_id);
-	file->syncing = false;
+	/* At once: whoever is being answered meanwhile must know. */
 	if (*res < 0)
 		dc_error_locked(file, *res);
-	else if (seq > file->synced_seq)
+	dc_reap_locked(file, file->turn_id);
+	file->syncing = false;
+	if (*res == 0 && seq > file->synced_seq)
 		file->synced_seq = seq;
 	*pages = take.pages;
 	atomic_fetch_sub(&exp->writeback, take.pages);
@@ -120,7 +121,7 @@ bool dc_commit_is_free(struct dc_file *file, uint64_t client, int *err)
 	pthread_mutex_lock(&file->lock);
 	is_free = file->synced_seq >= file->need_seq;
 	if (is_free) {
-		*err = dc_told_locked(file, client);
+		*err = dc_told_locked(file, client, true);
 		puts = dc_settle_locked(file);
 	}
 	pthread_mutex_unlock(&file->lock);
@@ -133,7 +134,7 @@ bool dc_commit_is_free(struct dc_file *file, uint64_t client, int *err)
 }
 
 int dc_commit_since(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t len,
-		    uint64_t errors)
+		    uint64_t errors, bool by_commit)
 {
 	struct dc_export *exp = file->exp;
 	uint64_t target, pages = 0, release = 0;
@@ -168,7 +169,7 @@ int dc_commit_since(struct dc_file *file, uint64_t client, uint64_t offset, uint
 	}
 	if (waited)
 		dc_count(exp, DC_CTR_COMMITS_SHARED, 1);
-	owed = dc_told_locked(file, client);
+	owed = dc_told_locked(file, client, by_commit);
 	/* Recorded while this was under way: somebody else's COMMIT may have been told what concerns
 	 * this one too, and the pages are clean by now. */
 	if (res == 0 && atomic_load(&file->errors) != errors)
@@ -184,5 +185,5 @@ int dc_commit_since(struct dc_file *file, uint64_t client, uint64_t offset, uint
 
 int dc_commit(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t len)
 {
-	return dc_commit_since(file, client, offset, len, dc_file_errors(file));
+	return dc_commit_since(file, client, offset, len, dc_file_errors(file), true);
 }

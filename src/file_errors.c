@@ -11,9 +11,9 @@
 
 #include "internal.h"
 
-/* What was told through another connection of the same host is kept for so long for the one that wrote:
- * clients commit within minutes. */
-#define KIN_NS (600 * DC_NS_PER_S)
+/* What was told through another connection of the same host, or by a stable write, is kept for so long for
+ * the COMMIT of the one that wrote: clients commit within minutes. */
+#define TOLD_NS (600 * DC_NS_PER_S)
 
 void dc_owe_locked(struct dc_file *file, struct dc_writer *w, int err)
 {
@@ -76,13 +76,17 @@ void dc_error_locked(struct dc_file *file, int err)
  * clients behind one address. Nobody can tell which, and being told twice does less harm than never:
  *
  *     wrote through this connection ... told, once
- *     wrote through another of this host's .. told here, once, and there as well; but what is owed there
- *                                       is forgotten after KIN_NS, for that connection may be gone
+ *     wrote through another of this host's .. told here, once, and there as well
  *     never wrote here, other host .... told, once, while anybody is owed an error: it may be one of them
  *                                       under another address
+ *
+ * A stable write tells as well, but only a COMMIT settles what is owed: a client reports a failed stable
+ * write to whoever made it, and that need not be who wrote the lost data. What was told in one of the lesser
+ * ways is forgotten after TOLD_NS: that connection, or that COMMIT, may never come.
  */
-int dc_told_locked(struct dc_file *file, uint64_t client)
+int dc_told_locked(struct dc_file *file, uint64_t client, bool by_commit)
 {
+	uint64_t now = atomic_load(&file->errors), known;
 	struct dc_writer *w = NULL;
 	int err = 0;
 
@@ -96,26 +100,32 @@ int dc_told_locked(struct dc_file *file, uint64_t client)
 		w = dc_writer_new_locked(file);
 		w->client = client;
 		w->err = file->last_error;
+		w->err_no = now;
 	}
+	known = by_commit ? w->told_no : dc_max_u64(w->told_no, w->stable_no);
 	for (uint32_t i = 0; i < file->nr_writers; i++) {
 		struct dc_writer *kin = &file->writers[i];
 
-		if (kin == w || !kin->err || kin->err_no <= w->told_no ||
+		if (!kin->err || kin->err_no <= known ||
 		    DC_CLIENT_HOST(kin->client) != DC_CLIENT_HOST(client))
 			continue;
-		err = kin->err;
-		if (!kin->kin_told)
-			kin->kin_told = dc_now(file->exp->eng);
+		if (kin == w || !err)
+			err = kin->err;
+		if (!kin->told_at)
+			kin->told_at = dc_now(file->exp->eng);
 	}
-	if (w->err)
-		err = w->err;
+	if (!by_commit) {
+		w->stable_no = now;
+		return err;
+	}
+	err = w->err ? w->err : err;
 	w->err = 0;
-	w->kin_told = 0;
-	w->told_no = atomic_load(&file->errors);
+	w->told_at = 0;
+	w->told_no = now;
 	return err;
 }
 
-static void forget_kin(struct dc_file *file, void *arg)
+static void forget_told(struct dc_file *file, void *arg)
 {
 	uint64_t *before = arg;
 	int puts;
@@ -124,7 +134,7 @@ static void forget_kin(struct dc_file *file, void *arg)
 	for (uint32_t i = 0; i < file->nr_writers; i++) {
 		struct dc_writer *w = &file->writers[i];
 
-		if (w->err && w->kin_told && w->kin_told < *before)
+		if (w->err && w->told_at && w->told_at < *before)
 			w->err = 0;
 	}
 	puts = dc_settle_locked(file);
@@ -134,12 +144,12 @@ static void forget_kin(struct dc_file *file, void *arg)
 
 void dc_errors_expire(struct dc_export *exp, uint64_t now)
 {
-	uint64_t before = now > KIN_NS ? now - KIN_NS : 0;
+	uint64_t before = now > TOLD_NS ? now - TOLD_NS : 0;
 
-	if (atomic_load(&exp->nr_owing) == 0 || exp->errors_looked + KIN_NS / 10 > now)
+	if (atomic_load(&exp->nr_owing) == 0 || exp->errors_looked + TOLD_NS / 10 > now)
 		return;
 	exp->errors_looked = now;
-	dc_files_each(exp, forget_kin, &before);
+	dc_files_each(exp, forget_told, &before);
 }
 
 void dc_file_error(struct dc_file *file, int err)

@@ -70,7 +70,8 @@ struct dc_writer {
 	uint64_t seq;		  /* write_seq of its last write that was not stable */
 	int err;		  /* what it has not been told yet */
 	uint64_t err_no, told_no; /* dc_file.errors of that, and when it was told last */
-	uint64_t kin_told;	  /* ns: when another connection of its host was told; 0: not */
+	uint64_t stable_no;	  /* the same, by a stable write */
+	uint64_t told_at;	  /* ns: when it was told otherwise than by its COMMIT; 0: not */
 };
 
 struct dc_file {
@@ -373,8 +374,8 @@ void dc_error_locked(struct dc_file *file, int err);
 /** Forgets errors that were told through another connection long ago. Flusher only, nothing of files
  * locked. */
 void dc_errors_expire(struct dc_export *exp, uint64_t now);
-/** What `client` must be told, once; 0 if nothing. file->lock held. */
-int dc_told_locked(struct dc_file *file, uint64_t client);
+/** What `client` must be told by a COMMIT or stable write, once by each; 0 if nothing. file->lock held. */
+int dc_told_locked(struct dc_file *file, uint64_t client, bool by_commit);
 /** synced_seq advanced or the file is not worth syncing: drops references that hung on it.
  * Returns references to put once the lock is free. file->lock held. */
 int dc_settle_locked(struct dc_file *file);
@@ -417,9 +418,10 @@ void dc_audit_export(struct dc_export *exp);
 
 /* ---- commit.c ---- */
 
-/** dc_commit(), which also fails if an error was recorded since `errors` was read. */
+/** dc_commit(), which also fails if an error was recorded since `errors` was read; by_commit false: for a
+ * stable write. */
 int dc_commit_since(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t len,
-		    uint64_t errors);
+		    uint64_t errors, bool by_commit);
 /** Waits until every turn up to `id` has been reaped. file->lock held, and dropped on the way. */
 void dc_reap_locked(struct dc_file *file, uint64_t id);
 

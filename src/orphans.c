@@ -42,7 +42,8 @@ void dc_orphan_leave_locked(struct dc_file *file)
 	/* Also those who were told already: they are known, and not told again. */
 	for (uint32_t i = 0; i < file->nr_writers; i++) {
 		o->writers[i] = file->writers[i];
-		o->writers[i].seq = o->writers[i].err_no = o->writers[i].told_no = 0;
+		o->writers[i].seq = o->writers[i].err_no = o->writers[i].told_no =
+			o->writers[i].stable_no = 0;
 	}
 	o->nr_writers = file->nr_writers;
 	pthread_mutex_lock(&eng->orphan_lock);

@@ -220,7 +220,7 @@ static void wake_committer(struct dc_stable *s, int res)
 static int judge_locked(struct dc_file *file, struct dc_stable *s, int res)
 {
 	/* A COMMIT asks for itself, when it has synced all its pieces. */
-	int owed = s->done == wake_committer ? 0 : dc_told_locked(file, s->client), puts;
+	int owed = s->done == wake_committer ? 0 : dc_told_locked(file, s->client, false), puts;
 
 	s->res = res;
 	if (s->res == 0 && atomic_load(&file->errors) != s->errors)
@@ -378,7 +378,7 @@ void dc_stable_sync(struct dc_file *file, struct dc_stable *s)
 		/* No descriptor for it: the whole file, in this thread. */
 		file->need_seq = file->write_seq;
 		pthread_mutex_unlock(&file->lock);
-		res = dc_commit_since(file, s->client, 0, 0, s->errors);
+		res = dc_commit_since(file, s->client, 0, 0, s->errors, false);
 		dc_write_unpin(file);
 		s->done(s, res);
 		return;

@@ -210,7 +210,8 @@ static void test_error_recorded_meanwhile(void **state)
 	rig_free(r);
 }
 
-/* An error that is owed is told by a stable write as well, even by one that succeeds. */
+/* An error that is owed is told by a stable write as well, even by one that succeeds; but its reader need
+ * not be who lost the data, so the COMMIT tells it again. */
 static void test_tells_what_is_owed(void **state)
 {
 	struct rig *r = rig_new(&(struct rig_options){ 0 });
@@ -223,6 +224,10 @@ static void test_tells_what_is_owed(void **state)
 	stable(r, file, &w, 4 * MiB, PAGE, A);
 	rig_settle(r);
 	assert_int_equal(w.res, -EIO);
+	stable(r, file, &w, 4 * MiB, PAGE, A);
+	rig_settle(r);
+	assert_int_equal(w.res, 0);
+	assert_int_equal(rig_commit(r, file, A), -EIO);
 	assert_int_equal(rig_commit(r, file, A), 0);
 	dc_file_put(file);
 	rig_free(r);
@@ -446,7 +451,7 @@ static void test_two_commits_of_one_client(void **state)
 		int err = 0;
 
 		pthread_mutex_lock(&file->lock);
-		err = dc_told_locked(file, DC_CLIENT(A, 0));
+		err = dc_told_locked(file, DC_CLIENT(A, 0), true);
 		pthread_mutex_unlock(&file->lock);
 		assert_int_equal(err, -EIO);
 	}
