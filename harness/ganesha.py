@@ -171,6 +171,7 @@ class Ganesha:
     core_params   additional NFS_CORE_PARAM items; dontcache_params: of the DONTCACHE block
     log           default log level; epoch: the start verifier (ganesha.nfsd -E)
     wrapper       command put before the server's, which must exec it (valgrind does)
+    program       what is started, if not ganesha.nfsd; it must exec that (config/dontcache-ganesha)
     strict        a start with a refused block or an unknown parameter in the configuration is an
                   error; Ganesha itself would come up without that export
     ports         {"NFS_Port": n, ...}: these instead of free ones
@@ -178,7 +179,7 @@ class Ganesha:
 
     def __init__(self, workdir, exports, workers=None, plugin_dir=None, preload=(), env=None,
                  core_params=None, log="EVENT", epoch=None, dontcache_params=None, wrapper=(),
-                 strict=True, ports=None):
+                 program=None, strict=True, ports=None):
         self.workdir = os.path.realpath(os.path.join(workdir, f"ganesha-{os.urandom(3).hex()}"))
         self.exports = list(exports)
         self.workers = workers
@@ -190,6 +191,7 @@ class Ganesha:
         self._preload = list(preload)
         self._env = dict(env or {})
         self._wrapper = list(wrapper)
+        self._program = program
         self._strict = strict
         self._fixed_ports = dict(ports or {})
         self._process = None
@@ -317,7 +319,7 @@ class Ganesha:
         return [self._fixed_ports.get(name, port) for name, port in zip(_PORT_NAMES, free)]
 
     def _spawn(self):
-        server = paths.find_program("ganesha.nfsd")
+        server = self._program or paths.find_program("ganesha.nfsd")
         if server is None:
             raise GaneshaError("ganesha.nfsd is not installed: apt-get install nfs-ganesha")
         preload = list(dict.fromkeys([*self._preload, preload_library("norpcbind")]))
