@@ -42,12 +42,24 @@ MUTANTS = [
          'else if (file->write_seq >= seq)\n\t\tfile->synced_seq = file->write_seq;')],
         'test_model', MODEL, fast=True),
     Mutant('turn_eats_the_error', 'a sync counts though a turn beside it may have consumed its error', [
-        ('src/commit.c', '\treap_locked(file, file->turn_id);', '\tif (file->turn_id == UINT64_MAX)\n'
-         '\t\treap_locked(file, file->turn_id);')],
+        ('src/commit.c', 'dc_reap_locked(file, file->turn_id);', ';')],
         'test_model', MODEL),
     Mutant('quiet_sync_eats_the_error', 'an error of the sync of a quiet file is dropped', [
         ('src/flusher.c', 'dc_error_locked(file, turn->op.res);', ';')],
         'test_commit'),
+    Mutant('stable_error_told_to_the_writer_only', 'the failed sync of a stable write is owed to nobody else', [
+        ('src/stable.c', 'dc_error_locked(file, op->res);', ';')],
+        'test_model', MODEL),
+    Mutant('stable_judged_too_early', 'a stable write counts though another sync of the descriptor took its error', [
+        ('src/stable.c', 'if (oldest && oldest->id <= s->barrier)', 'if (oldest && oldest->id > s->barrier + 1000000)')],
+        'test_model', MODEL),
+    Mutant('stable_ignores_errors_of_others', 'an error that came during a stable write does not concern it', [
+        ('src/stable.c', 'if (s->res == 0 && atomic_load(&file->errors) != s->errors)',
+         'if (s->res == 0 && s->errors == UINT64_MAX)')],
+        'test_model', MODEL),
+    Mutant('stable_range_cut', 'the sync of a stable write leaves out the last byte, and its page', [
+        ('src/stable.c', 's->op.len = s->len;', 's->op.len = s->len > 1 ? s->len - 1 : 1;')],
+        'test_model', MODEL),
     Mutant('turn_error_ignored', 'an error of background writeback is dropped', [
         ('src/flusher.c', 'dc_error_locked(file, res < 0 ? res : told);', ';')],
         'test_commit'),
