@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Problems that people have had with servers like this one, re-enacted by their number in docs/problems.md: those
-about bytes and about progress (8 to 11). Each is a situation shrunk to what makes it go wrong."""
+about bytes and about progress (8 to 11, 15). Each is a situation shrunk to what makes it go wrong."""
 
 import os
 import random
@@ -159,6 +159,26 @@ def test_problem_11_sixteen_jobs_of_small_random_writes():
                 for offset in range(0, size, 4096):
                     got = local.read(4096)
                     assert got in (bytes(4096), Pattern(i).view(offset, 4096)), 'f%d at %d: neither' % (i, offset)
+        bed.settle()
+
+
+# -- 15
+
+def test_problem_15_a_tiny_limit():
+    """The smallest limit there is still lets writers through at a decent rate (3 MB/s were reported elsewhere); a
+    smaller one is refused at start, see test_problem_14."""
+    requires_plugin()
+    size = 48 * MiB
+    with served({'Dirty_Bytes': '4M'}) as bed:
+        for version in VERSIONS:
+            f = bed.connect(version).open('v' + version, create=True)
+            stream = Stream(f, sequential(Pattern(15), size), depth=8)
+            took = run([stream], 60)
+            no_errors([stream])
+            f.commit()
+            print('    NFS %s: %.0f MB/s' % (version, size / took / 1e6), flush=True)
+            # Not a measurement: half an order of magnitude above what stalls would leave.
+            assert size / took > 15e6, 'NFS %s: %.1f MB/s' % (version, size / took / 1e6)
         bed.settle()
 
 

@@ -278,5 +278,64 @@ def test_problem_07_two_free_seven_written():
         bed.settle()
 
 
+# -- 18
+
+def blocked_beside(bed, version, spec, pseudo, blocked):
+    """While export 1's device obeys `spec` and its writers are stuck, export 2 goes on."""
+    bed.fault(spec)
+    stuck = []
+    for i in range(4):
+        f = bed.connect(version, export=PSEUDO, source='127.0.0.%d' % (20 + i)).open('s%s-%d' % (version, i), create=True)
+        stuck.append(Stream(f, sequential(Pattern(i), 32 * MiB), depth=16))
+    run(stuck, 20, until=lambda: bed.stats()['parked'] >= 8, drain=False)
+    commits = [s.file.commit_async() for s in stuck]
+    f = bed.connect(version, export=pseudo, source='127.0.0.9').open('f' + version, create=True)
+    rounds, end = [], time.monotonic() + 2
+    while time.monotonic() < end:
+        start = time.monotonic()
+        offset = len(rounds) % 64 * MiB
+        f.write(offset, Pattern(9).view(offset, MiB))
+        f.commit()
+        f.write(offset, b'stable', nfsraw.FILE_SYNC)
+        rounds.append(time.monotonic() - start)
+        run(stuck, until=lambda: True, drain=False)
+    parked, done = bed.stats()['parked'], sum(c.done for c in commits)
+    print('    NFS %s, %s: %d rounds, worst %.0f ms; %d writes parked, %d of 4 COMMITs answered' % (
+        version, spec, len(rounds), 1000 * max(rounds), parked, done), flush=True)
+    assert len(rounds) >= 10 and max(rounds) < 1.5, 'the other export: %d rounds, worst %.2f s' % (
+        len(rounds), max(rounds))
+    assert parked > 0, 'nothing is stuck: no pressure'
+    if blocked:
+        equal(done, 0, 'COMMITs answered by a device that hangs')
+    # The device comes back: everybody is answered, and nobody was told a lie.
+    bed.fault('off')
+    run(stuck, 60)
+    no_errors(stuck)
+    for call, s in zip(commits, stuck):
+        s.client.wait(call)
+        equal(call.reply.status_name, 'OK', 'a COMMIT that hung')
+        s.file.commit()
+        check_file(bed, s.file.path, Pattern(stuck.index(s)), 32 * MiB, through_nfs=False)
+
+
+@each_version(globals(), ('3', '4.1'))
+def check_problem_18_a_dead_disk_blocks_only_its_own_writers(version):
+    """The device of one export hangs altogether: that of another, on another disk, does not notice."""
+    requires_fault_injection()
+    requires(loop_supported(), 'no loop devices here')
+    params = {'Dirty_Bytes': '16M', 'Dirty_Background_Bytes': '4M', 'Parked_Bytes': '64M'}
+    with workdir('other') as folder, LoopDisk(folder, GiB) as healthy:
+        def exports(disk):
+            return [Export(EXPORT_ID, disk.export_dir, PSEUDO, 'dontcache', {**params, **FAULTY}),
+                    Export(2, healthy.export_dir, '/healthy', 'dontcache', dict(params))]
+        with served(exports=exports, workers=16) as bed:
+            for spec in ('writeback|sync:hang', 'writeback|sync:delay=400'):
+                blocked_beside(bed, version, spec, '/healthy', spec.endswith('hang'))
+                bed.close_clients()
+            bed.settle()
+            # The other disk goes first: nobody may have it open then.
+            equal(bed.server.stop(20), 0, 'exit code')
+
+
 if __name__ == '__main__':
     main(globals())

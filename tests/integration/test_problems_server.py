@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Problems that people have had with servers like this one, re-enacted by their number in docs/problems.md: those
-of the server as a whole (12 to 14, 18, 20). Descriptors, the end, configuration, devices, what the kernel refuses."""
+of the server as a whole (12 to 14, 16, 18, 20). Descriptors, the end, configuration, devices, what the kernel
+refuses."""
 
 import os
 import threading
@@ -10,7 +11,7 @@ from support import *                                   # noqa: F403
 from nfsraw.load import Stream, run, sequential
 from nfsraw.pattern import Pattern
 from harness.ganesha import preload_library
-from harness.kernel import Sampler, cachestat_supported
+from harness.kernel import PAGE_SIZE, Sampler, cachestat, cachestat_supported, requires_cachestat
 from harness.testing import main
 from test_config import refused_at_start, refused_on_reload
 from test_shutdown import stop_while_parked
@@ -145,10 +146,7 @@ def test_problem_14_one_bad_export_block_on_reload():
     refused_on_reload('background_above_limit')
 
 
-# -- 18
-
-ONE, TWO = {'id': 1, 'pseudo': '/slow'}, {'id': 2, 'pseudo': '/fast'}
-
+# -- 16 and 18
 
 @contextlib.contextmanager
 def two_disks(params):
@@ -167,6 +165,30 @@ def two_disks(params):
             bed.disk.set_write_bps(None)
             if bed.server.running:
                 equal(bed.server.stop(20), 0, 'exit code')
+
+
+def test_problem_16_a_second_device_starts_later():
+    """What is dirty below the background level of one export stays where it is, whatever another device's export
+    begins to do."""
+    requires_cachestat()
+    params = {'Dirty_Bytes': '64M', 'Dirty_Background_Bytes': '32M', 'Dirty_Expire_Centisecs': 6000}
+    with two_disks(params) as (bed, first, second):
+        f = bed.connect(export='/slow').open('f', create=True)
+        stream = Stream(f, sequential(Pattern(16), 24 * MiB), depth=8)
+        run([stream])
+        before = first.device_bytes_written()
+        for round_number in range(4):
+            g = bed.connect('4.1', export='/fast', source='127.0.0.3').open('g%d' % round_number, create=True)
+            burst = Stream(g, sequential(Pattern(round_number), 96 * MiB), depth=16)
+            run([burst])
+            no_errors([burst])
+        assert bed.server.export_stats(2)['written_background_bytes_total'] > 0, 'the second one never flushed'
+        dirty = cachestat(os.path.join(first.export_dir, 'f')).dirty * PAGE_SIZE
+        grown = first.device_bytes_written() - before
+        print('    still dirty on the first: %s; its device wrote %s' % (mb(dirty), mb(grown)), flush=True)
+        equal(bed.server.export_stats(1)['dirty'], 24 * MiB, 'dirty bytes of the first export')
+        equal(dirty, 24 * MiB, 'dirty bytes of its file as the kernel counts')
+        assert grown < 2 * MiB, 'the first device wrote %s' % mb(grown)
 
 
 def fill_with_parked(bed, version, clients):
