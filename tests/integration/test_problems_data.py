@@ -162,6 +162,31 @@ def test_problem_11_sixteen_jobs_of_small_random_writes():
         bed.settle()
 
 
+def test_problem_11_a_watchdog_says_what_is_stuck():
+    """A device that does not answer: a line of the log names export, operation and time; another one its end."""
+    requires_fault_injection()
+    with served({**TINY, 'Fault_Injection': 'on'}) as bed:
+        f = bed.connect().open('f', create=True)
+        bed.fault('writeback:hang')
+        stream = Stream(f, sequential(Pattern(11), 12 * MiB), depth=12)
+        run([stream], until=lambda: bed.parked() > 0, drain=False)
+
+        def said(what):
+            return [line for line in bed.server.log_text().splitlines() if what in line]
+        wait_until(lambda: said('has been under way for'), 25, 0.2, 'a line about what is stuck')
+        line = said('has been under way for')[0]
+        print('    ' + line.partition('dontcache: ')[2], flush=True)
+        assert bed.export_dir in line and 'writeback' in line, line
+        bed.fault('off')
+        run([stream])
+        no_errors([stream])
+        wait_until(lambda: said('answers again'), 10, 0.2, 'a line about its end')
+        equal(len(said('has been under way for')), 1, 'lines about it')
+        f.commit()
+        check_file(bed, 'f', Pattern(11), 12 * MiB)
+        bed.settle()
+
+
 # -- 15
 
 def test_problem_15_a_tiny_limit():

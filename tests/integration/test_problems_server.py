@@ -156,8 +156,8 @@ def two_disks(params):
     requires(loop_supported(), 'no loop devices here')
     with workdir('other') as folder, LoopDisk(folder, 1 * GiB) as fast:
         def exports(disk):
-            return [Export(1, disk.export_dir, '/slow', 'dontcache', dict(params)),
-                    Export(2, fast.export_dir, '/fast', 'dontcache', dict(params))]
+            return [Export(1, disk.export_dir, '/slow', 'dontcache', {'Audit': True, **params}),
+                    Export(2, fast.export_dir, '/fast', 'dontcache', {'Audit': True, **params})]
         with served(exports=exports, workers=8) as bed:
             yield bed, bed.disk, fast
             # The fast disk goes first: nobody may have it open then.

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Shows that the tests can fail: applies one mutation at a time to a copy of the tree, builds the one program that
-should notice, and demands that it does; and that it passes without the mutation.
+should notice (for a test of the plugin: the plugin), and demands that it does; and that it passes without the
+mutation.
 
     tests/mutants/run.py [--fast] [-l] [-v] [--jobs N] [NAME...]
 
@@ -49,35 +50,48 @@ def copy_tree(target):
 
 
 class Tree:
-    """A copy of the tree with a build folder of its own; the engine only, not optimised: that builds in seconds."""
+    """A copy of the tree, with a build folder for the engine, not optimised, which builds in seconds; and one for
+    the plugin when it is needed."""
 
     def __init__(self, folder, jobs):
         self.source = os.path.join(folder, 'tree')
-        self.build_dir = os.path.join(folder, 'build')
+        self.folder = folder
         self.jobs = jobs
         copy_tree(self.source)
-        done = subprocess.run(['cmake', '-S', self.source, '-B', self.build_dir, '-DDC_PLUGIN=OFF', '-DDC_AUDIT=ON',
-                               '-DCMAKE_BUILD_TYPE=Debug'], capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit('configuring the copy failed:\n' + done.stdout[-2000:] + done.stderr[-2000:])
+
+    def configured(self, kind):
+        """The build folder: 'engine' or 'plugin'."""
+        build = os.path.join(self.folder, kind)
+        if not os.path.exists(build):
+            options = {'engine': ['-DDC_PLUGIN=OFF', '-DDC_AUDIT=ON'],
+                       'plugin': ['-DGANESHA_SRC=' + os.path.join(paths.BUILD, 'deps', 'ganesha', 'src')]}[kind]
+            done = subprocess.run(['cmake', '-S', self.source, '-B', build, '-DCMAKE_BUILD_TYPE=Debug', *options],
+                                  capture_output=True, text=True, check=False)
+            if done.returncode:
+                sys.exit('configuring the copy failed:\n' + done.stdout[-2000:] + done.stderr[-2000:])
+        return build
 
     def build(self, target):
         """None, or what the compiler said."""
-        done = subprocess.run(['cmake', '--build', self.build_dir, '--target', target, '-j', str(self.jobs)],
+        kind, name = ('plugin', 'fsaldontcache') if target.endswith('.py') else ('engine', target)
+        done = subprocess.run(['cmake', '--build', self.configured(kind), '--target', name, '-j', str(self.jobs)],
                               capture_output=True, text=True, check=False)
         return None if done.returncode == 0 else (done.stdout + done.stderr)[-3000:]
 
-    def program(self, target):
+    def command(self, target):
+        if target.endswith('.py'):
+            return [sys.executable, os.path.join(self.source, target)]
         for folder in ('unit', 'model'):
-            path = os.path.join(self.build_dir, 'tests', folder, target)
+            path = os.path.join(self.configured('engine'), 'tests', folder, target)
             if os.path.exists(path):
-                return path
+                return [path]
         raise FileNotFoundError(target)
 
     def run(self, mutant, timeout):
         """(exit code or None for a hang, seconds, the last words)."""
         start = time.monotonic()
-        process = subprocess.Popen([self.program(mutant.target), *mutant.args], cwd=self.build_dir, text=True,
+        env = {**os.environ, 'DONTCACHE_PLUGIN_DIR': os.path.join(self.folder, 'plugin', 'plugins')}
+        process = subprocess.Popen([*self.command(mutant.target), *mutant.args], cwd=self.folder, text=True, env=env,
                                    errors='replace', stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    start_new_session=True)
         try:
@@ -85,6 +99,11 @@ class Tree:
             code = process.returncode
         except subprocess.TimeoutExpired:
             code, output = None, ''
+            process.terminate()         # a test of the plugin has disks to give back
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                pass
         finally:
             try:
                 os.killpg(process.pid, 9)   # the model test runs its sequences in children
@@ -125,7 +144,7 @@ class Tree:
 def first_words(output):
     """Of what a test said, the line that tells most."""
     lines = [line.strip() for line in output.splitlines()]
-    for sign in ('FAILED', 'fail', 'assert', 'check', 'rror'):
+    for sign in ('AssertionError', 'FAILED', 'fail', 'assert', 'check', 'rror'):
         for line in lines:
             if sign in line:
                 return line[:120]
@@ -177,18 +196,26 @@ def main():
     wrong = []
     with workdir('mutants') as folder:
         tree = Tree(folder, options.jobs)
-        usual = {}
+        usual, skipped = {}, {}
         for m in chosen:                # first all of the unmutated ones: a broken test kills everything
-            if m.target in usual:
+            test = m.target, m.args
+            if test in usual or test in skipped:
                 continue
             problem = tree.build(m.target)
-            code, usual[m.target], output = (1, 0, problem) if problem else tree.run(m, 300)
-            print('%-30s %s (%.1f s)' % (m.target, 'passes' if code == 0 else 'FAILS', usual[m.target]), flush=True)
-            if code:
+            code, took, output = (1, 0, problem) if problem else tree.run(m, 300)
+            usual[test] = took
+            name = ' '.join((os.path.basename(m.target), *m.args))
+            print('%-30s %s (%.1f s)' % (name, {0: 'passes', 77: 'skips'}.get(code, 'FAILS'), took), flush=True)
+            if code == 77:
+                skipped[test] = output
+            elif code:
                 print(output[-3000:])
-                wrong.append(m.target + ' without a mutation')
+                wrong.append(name + ' without a mutation')
         for m in chosen if not wrong else ():
-            verdict, remark = try_mutant(tree, m, usual[m.target], options.verbose)
+            if (m.target, m.args) in skipped:
+                print('SKIP: %s: %s skips here' % (m.name, m.target))
+                continue
+            verdict, remark = try_mutant(tree, m, usual[m.target, m.args], options.verbose)
             print('%-30s %-14s %s' % (m.name, verdict, remark), flush=True)
             if verdict != 'killed':
                 wrong.append(m.name)

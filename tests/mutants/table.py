@@ -13,7 +13,7 @@ class Mutant:
     name: str
     what: str                           # what it does wrong, in words
     edits: list
-    target: str                         # what to build; a program below tests/
+    target: str                         # a program below tests/, or a Python test of the plugin
     args: tuple = ()
     fast: bool = False                  # part of ./check
 
@@ -109,4 +109,19 @@ MUTANTS = [
     Mutant('folio_not_counted', 'what the kernel counts dirty beyond the bytes written is not claimed', [
         ('src/file.c', 'inflated = dc_inflation_claim_locked(file, &in, reserved - added);', 'inflated = 0;')],
         'test_engine'),
+
+    # Of the plugin: a server, a disk and a power cut are needed to notice. Root only.
+    Mutant('recorded_before_written', 'a write is recorded, and only then happens', [
+        ('fsal/write.c', '\tif (e->faulty && write_fault(r, io))',
+         '\tif (pinned && !r->stable)\n\t\tdc_write_done(file, io->offset, io->iov[0].iov_len, pages, client,\n'
+         '\t\t\t      r->errors, false);\n\tif (e->faulty && write_fault(r, io))'),
+        ('fsal/write.c', 'dc_write_done(r->file, io->offset, len, r->pages, r->client, r->errors, false);', '(void)len;')],
+        'tests/integration/test_record_order.py', ('v3',)),
+    Mutant('commit_of_the_plugin_lies', 'COMMIT is answered without asking the engine', [
+        ('fsal/write.c', 'err = dc_commit(file, dcf_client_id(), (uint64_t)offset, len);', 'err = 0;')],
+        'tests/integration/test_problems_data.py', ('problem_09',)),
+    Mutant('verifier_of_errors_stays', 'an error leaves the verifier of NFSv4 replies as it is', [
+        ('fsal/export.c', 'v = e->verifier ^ dc_export_error_generation(e->budget) * 0x9e3779b97f4a7c15ULL;',
+         'v = e->verifier;')],
+        'tests/integration/test_problems_errors.py', ('problem_01',)),
 ]
