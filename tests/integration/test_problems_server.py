@@ -132,6 +132,35 @@ def test_problem_13_sigterm_while_dirty_and_throttled_v41():
     stop_while_parked('4.1')
 
 
+@each_version(globals(), ('3', '4.1'))
+def check_problem_13_sigterm_while_the_device_hangs(version):
+    """Worse: the device answers nothing at all, with writes parked, a COMMIT and a stable write outstanding."""
+    requires_fault_injection()
+    params = {'Dirty_Bytes': '16M', 'Dirty_Background_Bytes': '4M', 'Fault_Injection': 'on'}
+    with served(params) as bed:
+        with bed.connect(version).open('committed', create=True) as f:
+            f.write(0, Pattern(13).view(0, MiB))
+            f.commit()
+        f = bed.connect(version).open('f', create=True)
+        bed.fault('writeback|sync:hang')
+        stream = Stream(f, sequential(Pattern(1), 64 * MiB), depth=32)
+        run([stream], 20, until=lambda: bed.parked() >= 3, drain=False)
+        waiting = [f.commit_async(), f.write_async(0, b'y' * 4096, nfsraw.FILE_SYNC)]
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            f.client.conn.pump(0.1)
+        assert not any(call.done for call in waiting), 'the device did not hang'
+        start = time.monotonic()
+        code = bed.server.stop(timeout=60)
+        took = time.monotonic() - start
+        print('    exit code %s after %.1f s' % (code, took), flush=True)
+        equal(code, 0, 'exit code')
+        assert took < 10, 'the exit took %.1f s' % took
+        bed.kill_clients()
+        bed.disk.remount()
+        check_file(bed, 'committed', Pattern(13), MiB, through_nfs=False)
+
+
 # -- 14
 
 def test_problem_14_one_bad_export_block():
@@ -279,6 +308,26 @@ def test_problem_20_io_uring_disabled():
         bed.disk.remount()
         for i in range(len(streams)):
             check_file(bed, 'f%d' % i, Pattern(i), size, through_nfs=False)
+
+
+def test_problem_20_an_operation_is_refused():
+    """The ring is there, but the file system refuses its operation each time: done the plain way, and said once."""
+    requires_fault_injection()
+    size = 48 * MiB
+    params = {'Dirty_Bytes': '16M', 'Dirty_Background_Bytes': '4M', 'Fault_Injection': 'on'}
+    with served(params) as bed:
+        bed.fault('writeback:ENOSYS')
+        for i, version in enumerate(nfsraw.VERSIONS):
+            f = bed.connect(version).open('f%d' % i, create=True)
+            stream = Stream(f, sequential(Pattern(i), size), depth=8)
+            run([stream])
+            no_errors([stream])
+            equal(f.commit().verifier, only(stream.verifiers, 'verifiers of WRITE'), 'verifier of COMMIT')
+            check_file(bed, 'f%d' % i, Pattern(i), size, version)
+        equal(bed.stats()['errors_total'], 0, 'errors')
+        bed.settle()
+        said = [line for line in bed.server.log_text().splitlines() if 'refused' in line]
+        equal(len(said), 1, 'lines about it in the log, the first of them %r' % said[:1])
 
 
 def test_problem_20_control_io_uring_allowed():
