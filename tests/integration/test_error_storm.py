@@ -100,7 +100,7 @@ def storms(versions, count=3):
             try:
                 storm.run()
             except BaseException:
-                print('    seed %d; the last steps:\n        %s' % (seed, '\n        '.join(storm.past[-12:])), flush=True)
+                print('    seed %d; the last steps:' % seed, *storm.past[-12:], sep='\n        ', flush=True)
                 raise
             print('    seed %d: %d errors, told %d times, in vain %d times' % (
                 seed, storm.errors, storm.told, storm.in_vain), flush=True)

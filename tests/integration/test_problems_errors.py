@@ -307,7 +307,8 @@ def blocked_beside(bed, version, spec, pseudo, blocked):
     bed.fault(spec)
     stuck = []
     for i in range(4):
-        f = bed.connect(version, export=PSEUDO, source='127.0.0.%d' % (20 + i)).open('s%s-%d' % (version, i), create=True)
+        client = bed.connect(version, export=PSEUDO, source='127.0.0.%d' % (20 + i))
+        f = client.open('s%s-%d' % (version, i), create=True)
         stuck.append(Stream(f, sequential(Pattern(i), 32 * MiB), depth=16))
     run(stuck, 20, until=lambda: bed.stats()['parked'] >= 8, drain=False)
     commits = [s.file.commit_async() for s in stuck]

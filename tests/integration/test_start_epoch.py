@@ -115,7 +115,8 @@ def check_two_starts_in_one_instant(version):
             equal([int.from_bytes(v, 'little') for v in verifiers], [INSTANT, INSTANT + 1, INSTANT + 2],
                   'NFSv3 verifiers as numbers')
         else:
-            equal(len({c[:4] for c in client_ids}), 3, 'different client ids (%s)' % ' '.join(c.hex() for c in client_ids))
+            equal(len({c[:4] for c in client_ids}), 3,
+                  'different client ids (%s)' % ' '.join(c.hex() for c in client_ids))
 
 
 def test_control_without_the_launcher():

@@ -51,7 +51,8 @@ MUTANTS = [
         ('src/stable.c', 'dc_error_locked(file, op->res);', ';')],
         'test_model', MODEL),
     Mutant('stable_judged_too_early', 'a stable write counts though another sync of the descriptor took its error', [
-        ('src/stable.c', 'if (oldest && oldest->id <= s->barrier)', 'if (oldest && oldest->id > s->barrier + 1000000)')],
+        ('src/stable.c', 'if (oldest && oldest->id <= s->barrier)',
+         'if (oldest && oldest->id > s->barrier + 1000000)')],
         'test_model', MODEL),
     Mutant('stable_ignores_errors_of_others', 'an error that came during a stable write does not concern it', [
         ('src/stable.c', 'if (s->res == 0 && atomic_load(&file->errors) != s->errors)',
@@ -115,7 +116,8 @@ MUTANTS = [
         ('fsal/write.c', '\tif (e->faulty && write_fault(r, io))',
          '\tif (pinned && !r->stable)\n\t\tdc_write_done(file, io->offset, io->iov[0].iov_len, pages, client,\n'
          '\t\t\t      r->errors, false);\n\tif (e->faulty && write_fault(r, io))'),
-        ('fsal/write.c', 'dc_write_done(r->file, io->offset, len, r->pages, r->client, r->errors, false);', '(void)len;')],
+        ('fsal/write.c', 'dc_write_done(r->file, io->offset, len, r->pages, r->client, r->errors, false);',
+         '(void)len;')],
         'tests/integration/test_record_order.py', ('v3',)),
     Mutant('commit_of_the_plugin_lies', 'COMMIT is answered without asking the engine', [
         ('fsal/write.c', 'err = dc_commit(file, dcf_client_id(), (uint64_t)offset, len);', 'err = 0;')],
