@@ -48,18 +48,21 @@ MUTANTS = [
         ('src/flusher.c', 'dc_error_locked(file, turn->op.res);', ';')],
         'test_commit'),
     Mutant('stable_error_told_to_the_writer_only', 'the failed sync of a stable write is owed to nobody else', [
-        ('src/stable.c', 'dc_error_locked(file, op->res);', ';')],
+        ('src/stable.c', 'dc_error_locked(file, res);', ';')],
         'test_model', MODEL),
-    Mutant('stable_judged_too_early', 'a stable write counts though another sync of the descriptor took its error', [
-        ('src/stable.c', 'if (oldest && oldest->id <= s->barrier)',
-         'if (oldest && oldest->id > s->barrier + 1000000)')],
+    Mutant('stable_of_a_rider_not_covered', 'who shares the sync of another is not in its range', [
+        ('src/stable.c', 's->op.len = end - offset;', 's->op.len = s->len;')],
+        'test_model', MODEL),
+    Mutant('stable_for_the_next_is_not_led', 'stable writes that came during a sync wait for ever', [
+        ('src/stable.c', '\tleader = lead_locked(file, &puts);\n\tdc_file_wake_locked(file);',
+         '\tleader = NULL;\n\tdc_file_wake_locked(file);')],
         'test_model', MODEL),
     Mutant('stable_ignores_errors_of_others', 'an error that came during a stable write does not concern it', [
         ('src/stable.c', 'if (s->res == 0 && atomic_load(&file->errors) != s->errors)',
          'if (s->res == 0 && s->errors == UINT64_MAX)')],
         'test_model', MODEL),
     Mutant('stable_range_cut', 'the sync of a stable write leaves out the last byte, and its page', [
-        ('src/stable.c', 's->op.len = s->len;', 's->op.len = s->len > 1 ? s->len - 1 : 1;')],
+        ('src/stable.c', 's->op.len = end - offset;', 's->op.len = end - offset - (end > offset + 1);')],
         'test_model', MODEL),
     Mutant('turn_error_ignored', 'an error of background writeback is dropped', [
         ('src/flusher.c', 'dc_error_locked(file, res < 0 ? res : told);', ';')],
