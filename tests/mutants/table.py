@@ -25,9 +25,12 @@ MUTANTS = [
         ('src/file_errors.c', 'dc_owe_locked(file, &file->writers[i], err);', '(void)err;')],
         'test_commit', fast=True),
     Mutant('error_told_to_the_first_only', 'whoever asks first is told, and then all is forgotten', [
-        ('src/file_errors.c', '\t\tw->err = 0;\n\t\treturn err;',
-         '\t\tfor (uint32_t j = 0; j < file->nr_writers; j++)\n\t\t\tfile->writers[j].err = 0;\n\t\treturn err;')],
+        ('src/file_errors.c', '\tw->err = 0;\n\tw->kin_told = 0;',
+         '\tfor (uint32_t j = 0; j < file->nr_writers; j++)\n\t\tfile->writers[j].err = 0;\n\tw->kin_told = 0;')],
         'test_commit'),
+    Mutant('other_connection_not_told', 'a client with two connections is told through the one it wrote by only', [
+        ('src/file_errors.c', '\t\terr = kin->err;', '\t\terr = err ? kin->err : 0;')],
+        'test_stable'),
     Mutant('error_during_the_write', 'an error that came before the write was recorded does not concern it', [
         ('src/file.c', 'if (atomic_load(&file->errors) != errors)', 'if (errors == UINT64_MAX)')],
         'test_model', MODEL),
@@ -54,8 +57,8 @@ MUTANTS = [
         ('src/stable.c', 's->op.len = end - offset;', 's->op.len = s->len;')],
         'test_model', MODEL),
     Mutant('stable_for_the_next_is_not_led', 'stable writes that came during a sync wait for ever', [
-        ('src/stable.c', '\tleader = lead_locked(file, &puts);\n\tdc_file_wake_locked(file);',
-         '\tleader = NULL;\n\tdc_file_wake_locked(file);')],
+        ('src/stable.c', 'puts += judge_locked(file, s, res);\n\tleader = lead_locked(file, &puts);',
+         'puts += judge_locked(file, s, res);\n\tleader = NULL;')],
         'test_model', MODEL),
     Mutant('stable_ignores_errors_of_others', 'an error that came during a stable write does not concern it', [
         ('src/stable.c', 'if (s->res == 0 && atomic_load(&file->errors) != s->errors)',
