@@ -22,13 +22,20 @@ PIECE = 65536
 
 
 class Actor:
-    """A client, what it must be told, and its part of the file: 4 MiB of UNSTABLE, as much of stable writes."""
+    """A client, what it must be told, and its part of the file: 4 MiB of UNSTABLE, as much of stable writes. With
+    several connections it uses any of them for anything (nconnect): it is one client all the same."""
 
-    def __init__(self, bed, version, number):
-        self.file = bed.connect(version, source='127.0.0.%d' % (2 + number)).open('f', create=True)
+    def __init__(self, bed, version, number, connections, dice):
+        source = '127.0.0.%d' % (2 + number)
+        self.files = [bed.connect(version, source=source).open('f', create=True) for _ in range(connections)]
+        self.dice = dice
         self.number, self.start = number, number * 64 * MiB
         self.verifiers = set()
         self.dirty = self.owed = False
+
+    @property
+    def file(self):
+        return self.dice.choice(self.files)
 
     def forget(self):
         """Told, or safe: as a client that gives its data up, or will send it anew."""
@@ -36,9 +43,9 @@ class Actor:
 
 
 class Storm:
-    def __init__(self, bed, versions, dice):
+    def __init__(self, bed, versions, connections, dice):
         self.bed, self.dice = bed, dice
-        self.actors = [Actor(bed, v, i) for i, v in enumerate(versions)]
+        self.actors = [Actor(bed, v, i, connections, dice) for i, v in enumerate(versions)]
         self.errors = self.told = self.in_vain = 0
         self.past = []                      # for a failure: what was done
 
@@ -92,11 +99,11 @@ class Storm:
             (self.write if act < 0.5 else self.commit if act < 0.8 else self.stable)(a)
 
 
-def storms(versions, count=3):
+def storms(versions, count=3, connections=1):
     requires_fault_injection()
     with served(LAZY) as bed:
         for seed in range(SEED, SEED + count):
-            storm = Storm(bed, versions, random.Random(seed))
+            storm = Storm(bed, versions, connections, random.Random(seed))
             try:
                 storm.run()
             except BaseException:
@@ -106,8 +113,9 @@ def storms(versions, count=3):
                 seed, storm.errors, storm.told, storm.in_vain), flush=True)
             assert storm.told > 5, 'hardly anything happened'
             for a in storm.actors:
-                a.file.commit(check=False)
-                a.file.client.close()
+                for f in a.files:
+                    f.commit(check=False)
+                    f.client.close()
         bed.settle()
 
 
@@ -117,6 +125,11 @@ def test_problem_02_storm_v3():
 
 def test_problem_02_storm_v4():
     storms(('4.1', '4.1', '4.0'))
+
+
+def test_problem_02_storm_of_clients_with_three_connections():
+    storms(('3', '3'), connections=3)
+    storms(('4.1', '3', '4.0'), connections=3)
 
 
 def test_problem_02_storm_mixed():
