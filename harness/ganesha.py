@@ -169,8 +169,10 @@ class Ganesha:
     plugin_dir    folder of FSALs; default $DONTCACHE_PLUGIN_DIR or build/release/plugins
     preload, env  additional LD_PRELOAD libraries and environment, see asan_preload()
     core_params   additional NFS_CORE_PARAM items; dontcache_params: of the DONTCACHE block
+    blocks        further blocks, {"MDCACHE": {"FD_Limit_Percent": 50}}
     log           default log level; epoch: the start verifier (ganesha.nfsd -E)
     wrapper       command put before the server's, which must exec it (valgrind does)
+    program       what is started, if not ganesha.nfsd; it must exec that (config/dontcache-ganesha)
     strict        a start with a refused block or an unknown parameter in the configuration is an
                   error; Ganesha itself would come up without that export
     ports         {"NFS_Port": n, ...}: these instead of free ones
@@ -178,7 +180,7 @@ class Ganesha:
 
     def __init__(self, workdir, exports, workers=None, plugin_dir=None, preload=(), env=None,
                  core_params=None, log="EVENT", epoch=None, dontcache_params=None, wrapper=(),
-                 strict=True, ports=None):
+                 program=None, strict=True, ports=None, blocks=None):
         self.workdir = os.path.realpath(os.path.join(workdir, f"ganesha-{os.urandom(3).hex()}"))
         self.exports = list(exports)
         self.workers = workers
@@ -190,6 +192,8 @@ class Ganesha:
         self._preload = list(preload)
         self._env = dict(env or {})
         self._wrapper = list(wrapper)
+        self._program = program
+        self._blocks = dict(blocks or {})
         self._strict = strict
         self._fixed_ports = dict(ports or {})
         self._process = None
@@ -265,6 +269,7 @@ class Ganesha:
         if any(export.mode != "stock" for export in self.exports):
             own = {"Control_Socket": self.control_socket, **self.dontcache_params}
             parts.append(f"DONTCACHE {{\n{_items(own)}}}\n")
+        parts += [f"{name} {{\n{_items(items)}}}\n" for name, items in self._blocks.items()]
         parts += [export.block() for export in self.exports]
         return "".join(parts)
 
@@ -317,7 +322,7 @@ class Ganesha:
         return [self._fixed_ports.get(name, port) for name, port in zip(_PORT_NAMES, free)]
 
     def _spawn(self):
-        server = paths.find_program("ganesha.nfsd")
+        server = self._program or paths.find_program("ganesha.nfsd")
         if server is None:
             raise GaneshaError("ganesha.nfsd is not installed: apt-get install nfs-ganesha")
         preload = list(dict.fromkeys([*self._preload, preload_library("norpcbind")]))

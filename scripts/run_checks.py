@@ -24,7 +24,7 @@ LOGS = os.path.join(ROOT, "build", "logs")
 # In this order. The first group needs no quiet machine and runs beside itself; the second
 # watches memory and time, one test after another.
 PARALLEL = ("unit", "model", "sim")
-SERIAL = ("integration", "crash")
+SERIAL = ("integration", "crash", "mutants")
 SANITIZED = ("unit", "model")
 SOURCE_DIRS = ("fsal", "src", "include", "tests", "bench", "harness")
 TEST_TIMEOUT_S = 300

@@ -44,6 +44,13 @@ def requires_plugin():
     requires(MODE not in ('stock', 'buffered'), 'about the dontcache mode; DONTCACHE_TEST_MODE=%s' % MODE)
 
 
+def requires_fault_injection():
+    """The parameter is in no table, so that nobody meets it by chance: look into the plugin itself."""
+    requires_plugin()
+    with open(os.path.join(paths.plugin_dir(), 'libfsaldontcache.so'), 'rb') as plugin:
+        requires(b'Fault_Injection' in plugin.read(), 'this build of the plugin injects no faults')
+
+
 def requires_slow_device():
     requires_root()
     requires(loop_supported(), 'no loop devices here')
