@@ -191,7 +191,7 @@ static fsal_status_t create_handle(exp_t *x, struct gsh_buffdesc *key, struct fs
 	fsal_status_t st;
 
 	*out = NULL;
-	DCF_SUB(e, st = x->sub_export->exp_ops.create_handle(x->sub_export, key, &sub, attrs));
+	DCF_TRY(e, st, x->sub_export->exp_ops.create_handle(x->sub_export, key, &sub, attrs));
 	if (!FSAL_IS_ERROR(st) && sub)
 		*out = dcf_wrap(e, sub);
 	return st;

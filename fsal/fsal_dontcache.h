@@ -84,6 +84,24 @@ static inline struct dcf_export *dcf_current(void)
 		op_ctx->fsal_export = &(e)->export;                                                \
 	} while (0)
 
+/* Runs `status = call` so; if the process has no descriptor left, once more after ours have been given
+ * back, and then "try later": that is not an error of the file. */
+#define DCF_TRY(e, status, call)                                                                   \
+	do {                                                                                       \
+		DCF_SUB(e, (status) = (call));                                                     \
+		if (dcf_no_fd(status)) {                                                           \
+			dc_fd_shed(dcf.engine);                                                    \
+			DCF_SUB(e, (status) = (call));                                             \
+			if (dcf_no_fd(status))                                                     \
+				(status) = fsalstat(ERR_FSAL_DELAY, 0);                            \
+		}                                                                                  \
+	} while (0)
+
+static inline bool dcf_no_fd(fsal_status_t st)
+{
+	return FSAL_IS_ERROR(st) && (st.minor == EMFILE || st.minor == ENFILE) && dcf.engine;
+}
+
 /* module.c */
 MODULE_INIT void dcf_init(void);
 MODULE_FINI void dcf_fini(void);

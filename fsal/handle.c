@@ -89,7 +89,7 @@ static fsal_status_t merge(obj_t *orig, obj_t *dupe)
 		fsal_status_t st;                                                                  \
                                                                                                    \
 		*out = NULL;                                                                       \
-		DCF_SUB(e, st = call);                                                             \
+		DCF_TRY(e, st, call);                                                              \
 		if (!FSAL_IS_ERROR(st) && sub)                                                     \
 			*out = dcf_wrap(e, sub);                                                   \
 		return st;                                                                         \
@@ -133,7 +133,7 @@ static fsal_status_t readdir_(obj_t *dir, fsal_cookie_t *whence, void *arg, fsal
 	struct readdir_arg a = { cb, arg, e };
 	fsal_status_t st;
 
-	DCF_SUB(e, st = SUB(dir)->obj_ops->readdir(SUB(dir), whence, &a, readdir_cb, mask, eof));
+	DCF_TRY(e, st, SUB(dir)->obj_ops->readdir(SUB(dir), whence, &a, readdir_cb, mask, eof));
 	return st;
 }
 
@@ -155,7 +155,6 @@ PASSES(int, dirent_cmp,
        dirent_cmp(SUB(h), n1, c1, n2, c2))
 PASSES(fsal_status_t, readlink_, (obj_t * h, struct gsh_buffdesc *link, bool refresh),
        readlink(SUB(h), link, refresh))
-PASSES(fsal_status_t, getattrs, (obj_t * h, attrs_t *attrs), getattrs(SUB(h), attrs))
 PASSES(fsal_status_t, link_, (obj_t * h, obj_t *dir, const char *name),
        link(SUB(h), SUB(dir), name))
 PASSES(bool, check_verifier, (obj_t * h, fsal_verifier_t verf), check_verifier(SUB(h), verf))
@@ -203,6 +202,15 @@ PASSES(fsal_status_t, remove_extattr_by_id, (obj_t * h, unsigned int id),
        remove_extattr_by_id(SUB(h), id))
 PASSES(fsal_status_t, remove_extattr_by_name, (obj_t * h, const char *name),
        remove_extattr_by_name(SUB(h), name))
+
+static fsal_status_t getattrs(obj_t *h, attrs_t *attrs)
+{
+	struct dcf_export *e = dcf_current();
+	fsal_status_t st;
+
+	DCF_TRY(e, st, SUB(h)->obj_ops->getattrs(SUB(h), attrs));
+	return st;
+}
 
 /* Closing may tell of a failed writeback, and whoever closes is not whose data it was. */
 static fsal_status_t closed(struct dcf_export *e, obj_t *h, fsal_status_t st)

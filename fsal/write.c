@@ -196,6 +196,10 @@ static void pass_done(obj_t *sub, fsal_status_t st, void *io, void *arg)
 
 	(void)sub;
 	op_ctx->fsal_export = &r->e->export;
+	if (dcf_no_fd(st)) {
+		dc_fd_shed(dcf.engine);
+		st = fsalstat(ERR_FSAL_DELAY, 0);
+	}
 	r->done_cb(r->h, st, io, r->caller_arg);
 	op_ctx->fsal_export = saved;
 	relay_put(r);
@@ -217,7 +221,7 @@ static fsal_status_t sub_commit(struct dcf_export *e, obj_t *h)
 {
 	fsal_status_t st;
 
-	DCF_SUB(e, st = SUB(h)->obj_ops->commit2(SUB(h), 0, 0));
+	DCF_TRY(e, st, SUB(h)->obj_ops->commit2(SUB(h), 0, 0));
 	return st;
 }
 
@@ -259,6 +263,10 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 
 	(void)sub;
 	op_ctx->fsal_export = &r->e->export;
+	if (dcf_no_fd(st)) { /* nothing was written; the sub-FSAL's own descriptors are too many */
+		dc_fd_shed(dcf.engine);
+		st = fsalstat(ERR_FSAL_DELAY, 0);
+	}
 	if (r->full_len)
 		io->iov[0].iov_len = r->full_len;
 	if (r->pinned && r->req && len > 0) {
@@ -275,7 +283,7 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 		/* No descriptor: nothing may stay dirty that nobody accounts (R9). */
 		if (len > 0)
 			st = sub_commit(r->e, r->h);
-		if (FSAL_IS_ERROR(st) && r->file && len > 0)
+		if (FSAL_IS_ERROR(st) && st.major != ERR_FSAL_DELAY && r->file && len > 0)
 			dc_file_error(r->file, st.minor ? -abs(st.minor) : -EIO);
 		dc_count_write_through(r->e->budget);
 		dc_unreserve(r->e->budget, r->pages);
@@ -410,8 +418,8 @@ static fsal_status_t commit2(obj_t *h, off_t offset, size_t len)
 		dc_write_unpin(file);
 		return status_of(err);
 	}
-	DCF_SUB(e, st = SUB(h)->obj_ops->commit2(SUB(h), offset, len));
-	if (file && FSAL_IS_ERROR(st))
+	DCF_TRY(e, st, SUB(h)->obj_ops->commit2(SUB(h), offset, len));
+	if (file && FSAL_IS_ERROR(st) && st.major != ERR_FSAL_DELAY)
 		dc_file_error(file, st.minor ? -abs(st.minor) : -EIO);
 	return st;
 }
@@ -497,7 +505,7 @@ static fsal_status_t setattr2(obj_t *h, bool bypass, struct state_t *state,
 	/* To nothing, as an open that truncates does, leaves no edges. */
 	if (FSAL_TEST_MASK(attrs->valid_mask, ATTR_SIZE))
 		r = resize_begin(e, h, attrs->filesize != 0);
-	DCF_SUB(e, st = SUB(h)->obj_ops->setattr2(SUB(h), bypass, state, attrs));
+	DCF_TRY(e, st, SUB(h)->obj_ops->setattr2(SUB(h), bypass, state, attrs));
 	resize_end(&r, st, attrs->filesize, UINT64_MAX);
 	return st;
 }
@@ -595,8 +603,9 @@ static fsal_status_t open2(obj_t *h, struct state_t *state, fsal_openflags_t fla
 	obj_t *sub = NULL;
 	fsal_status_t st;
 
-	DCF_SUB(e, st = SUB(h)->obj_ops->open2(SUB(h), state, flags, mode, name, set, verifier,
-					       &sub, attrs, caller_perm_check));
+	DCF_TRY(e, st,
+		SUB(h)->obj_ops->open2(SUB(h), state, flags, mode, name, set, verifier, &sub, attrs,
+				       caller_perm_check));
 	if (FSAL_IS_ERROR(st))
 		return st;
 	if (name && sub)
@@ -613,7 +622,7 @@ static fsal_status_t reopen2(obj_t *h, struct state_t *state, fsal_openflags_t f
 	uint64_t seq = file ? dc_file_seq(file) : 0;
 	fsal_status_t st;
 
-	DCF_SUB(e, st = SUB(h)->obj_ops->reopen2(SUB(h), state, flags));
+	DCF_TRY(e, st, SUB(h)->obj_ops->reopen2(SUB(h), state, flags));
 	if (file && !FSAL_IS_ERROR(st))
 		opened(file, flags, NULL, seq);
 	return st;

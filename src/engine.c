@@ -32,6 +32,7 @@ struct dc_engine *dc_engine_new(const struct dc_host_ops *ops, void *host,
 	eng->opt = *options;
 	if (eng->opt.max_open_files == 0)
 		eng->opt.max_open_files = 1024;
+	eng->max_open = eng->opt.max_open_files;
 	pthread_mutex_init(&eng->lock, NULL);
 	pthread_mutex_init(&eng->idle_lock, NULL);
 	TAILQ_INIT(&eng->idle);

@@ -146,7 +146,7 @@ bool dc_fd_room(struct dc_export *exp)
 	/* Idle ones first. Then those of dirty and of quiet files, which the flusher cleans and syncs while the
 	 * cap is reached. */
 	if (dc_fd_pressed(eng))
-		dc_idle_trim(eng, 0, eng->opt.max_open_files - 1);
+		dc_idle_trim(eng, 0, atomic_load(&eng->max_open) - 1);
 	if (!dc_fd_pressed(eng))
 		return true;
 	dc_kick(exp);
@@ -155,7 +155,44 @@ bool dc_fd_room(struct dc_export *exp)
 
 bool dc_fd_pressed(const struct dc_engine *eng)
 {
-	return atomic_load(&eng->nr_open) >= eng->opt.max_open_files;
+	return atomic_load(&eng->nr_open) >= atomic_load(&eng->max_open);
+}
+
+#define SHED_MIN 8U
+#define RECOVER_NS (10 * DC_NS_PER_S)
+
+void dc_fd_shed(struct dc_engine *eng)
+{
+	uint32_t open = atomic_load(&eng->nr_open), max = atomic_load(&eng->max_open);
+	uint32_t less = open / 2 < max / 2 ? open / 2 : max / 2;
+	uint64_t now = dc_now(eng);
+	struct dc_device *dev;
+
+	atomic_store(&eng->shed_at, now);
+	if (less < SHED_MIN)
+		less = SHED_MIN < max ? SHED_MIN : max;
+	if (less < max && atomic_compare_exchange_strong(&eng->max_open, &max, less))
+		dc_log(eng, DC_LOG_WARN,
+		       "the server has no file descriptor left: of ours, %u, half are given back. Give the "
+		       "service a higher LimitNOFILE, or lower Max_Open_Files",
+		       open);
+	dc_idle_trim(eng, 0, less);
+	/* What is dirty or unsynced is cleaned for its descriptor. */
+	pthread_mutex_lock(&eng->lock);
+	dev = eng->devices;
+	pthread_mutex_unlock(&eng->lock);
+	for (; dev; dev = dev->next)
+		dc_device_wake(dev);
+}
+
+void dc_fd_recover(struct dc_engine *eng, uint64_t now)
+{
+	uint32_t max = atomic_load(&eng->max_open), more = max + max / 8 + 1;
+
+	if (max >= eng->opt.max_open_files || atomic_load(&eng->shed_at) + RECOVER_NS > now)
+		return;
+	more = more < eng->opt.max_open_files ? more : eng->opt.max_open_files;
+	atomic_compare_exchange_strong(&eng->max_open, &max, more);
 }
 
 bool dc_idle_trim(struct dc_engine *eng, uint64_t older_than, uint32_t keep)

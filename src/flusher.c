@@ -495,7 +495,8 @@ static bool tick(struct dc_device *dev, uint64_t now)
 	pthread_mutex_unlock(&dev->lock);
 	watch |= dc_watch_look(dev, now);
 	watch |= dc_idle_trim(dev->eng, now > IDLE_FD_NS ? now - IDLE_FD_NS : 0,
-			      dev->eng->opt.max_open_files);
+			      atomic_load(&dev->eng->max_open));
+	dc_fd_recover(dev->eng, now);
 	return watch;
 }
 

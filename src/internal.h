@@ -287,7 +287,9 @@ struct dc_engine {
 	pthread_mutex_t idle_lock;
 	TAILQ_HEAD(dc_idle_list, dc_file) idle; /* open, clean and unused, oldest first */
 	uint32_t nr_idle;
-	_Atomic uint32_t nr_open; /* descriptors of our own */
+	_Atomic uint32_t nr_open;  /* descriptors of our own */
+	_Atomic uint32_t max_open; /* opt.max_open_files, or less for a while: dc_fd_shed() */
+	_Atomic uint64_t shed_at;  /* ns */
 
 	pthread_mutex_t orphan_lock;	 /* a leaf */
 	TAILQ_HEAD(, dc_orphan) orphans; /* oldest first */
@@ -350,6 +352,8 @@ void dc_file_forget(struct dc_file *file);
 /** Has the last link gone since nobody looked? Answers true once: what is written to such a file
  * later is written back as ever. file->lock held. */
 bool dc_nameless_locked(struct dc_file *file);
+/** Lets the cap grow back. */
+void dc_fd_recover(struct dc_engine *eng, uint64_t now);
 /** Are all descriptors in use that we may have? Then files are cleaned for theirs. */
 bool dc_fd_pressed(const struct dc_engine *eng);
 /** The last link is gone: ends all claims. Returns references to put, and in *pages what has

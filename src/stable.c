@@ -153,7 +153,7 @@ static bool open_locked(struct dc_file *file)
 	if (dev->eng->opt.threads && !atomic_load(&dev->syncer))
 		return false;
 	/* No idle descriptor is closed for it: that takes other files' locks. */
-	if (atomic_load(&file->exp->eng->nr_open) >= file->exp->eng->opt.max_open_files)
+	if (dc_fd_pressed(file->exp->eng))
 		return false;
 	fd = be->ops->reopen(be, file->fd);
 	if (fd < 0)

@@ -204,6 +204,10 @@ uint64_t dc_file_errors(struct dc_file *file);
  * (R9): the flusher is told to clean files for theirs. */
 bool dc_fd_room(struct dc_export *exp);
 
+/** The process has no descriptor left, whoever has them: closes idle ones of ours and lowers our cap; it
+ * grows back when that has not happened for ten seconds. */
+void dc_fd_shed(struct dc_engine *eng);
+
 /** Is this the file's export? One file reached through two exports is two files here. */
 bool dc_file_is_of(const struct dc_file *file, const struct dc_export *exp);
 
