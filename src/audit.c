@@ -8,6 +8,7 @@
  */
 #include <inttypes.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -96,6 +97,22 @@ bool dc_heap_is_sound(const struct dc_export *exp)
 		    exp->heap[i]->heap_index != i)
 			return false;
 	return true;
+}
+
+void dc_audit_begin(struct dc_file *file, int fd)
+{
+	struct dc_backend *be = file->exp->dev->be;
+	struct dc_cachestat st;
+	int fresh;
+
+	if (!be->ops->cachestat || be->ops->cachestat(be, fd, 0, 0, &st) < 0 || st.dirty == 0)
+		return;
+	/* Not through `fd`: its errors are for those who commit. */
+	fresh = be->ops->reopen(be, fd);
+	if (fresh < 0)
+		return;
+	be->ops->writeback(be, fresh, 0, 0);
+	close(fresh);
 }
 
 void dc_audit_export(struct dc_export *exp)

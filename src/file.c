@@ -58,6 +58,8 @@ bool dc_write_begin(struct dc_file *file)
 void dc_file_set_fd(struct dc_file *file, int fd)
 {
 	dc_assert(fd >= 0);
+	if (atomic_load(&file->exp->audit))
+		dc_audit_begin(file, fd);
 	pthread_mutex_lock(&file->lock);
 	if (file->fd < 0) {
 		file->fd = fd;

@@ -417,6 +417,9 @@ void dc_orphans_free(struct dc_engine *eng);
 bool dc_file_is_sound_locked(const struct dc_file *file);
 /** And is the heap one? exp->lock held. */
 bool dc_heap_is_sound(const struct dc_export *exp);
+/** The file is about to get this descriptor: what is dirty now is not ours (a server that was killed left it)
+ * and is written back first. Nothing locked; blocks. */
+void dc_audit_begin(struct dc_file *file, int fd);
 /** Compares the export's maps with what the kernel counts dirty. Flusher only, nothing locked. */
 void dc_audit_export(struct dc_export *exp);
 

@@ -41,8 +41,8 @@ MUTANTS = [
         ('src/commit.c', '*res = be->ops->sync(be, fd);', '*res = 0 * fd;')],
         'test_model', MODEL),
     Mutant('seq_read_after_the_sync', 'a write during the fdatasync counts as covered by it', [
-        ('src/commit.c', 'else if (seq > file->synced_seq)\n\t\tfile->synced_seq = seq;',
-         'else if (file->write_seq >= seq)\n\t\tfile->synced_seq = file->write_seq;')],
+        ('src/commit.c', 'if (*res == 0 && seq > file->synced_seq)\n\t\tfile->synced_seq = seq;',
+         'if (*res == 0 && file->write_seq >= seq)\n\t\tfile->synced_seq = file->write_seq;')],
         'test_model', MODEL, fast=True),
     Mutant('turn_eats_the_error', 'a sync counts though a turn beside it may have consumed its error', [
         ('src/commit.c', 'dc_reap_locked(file, file->turn_id);', ';')],
