@@ -22,20 +22,28 @@
 
 #include "internal.h"
 
-/* Claims in a window what was found dirty beyond its claims, out of `reserved` pages. Nothing locked,
- * descriptor pinned. Returns the pages claimed. */
+/* Claims the page if it is dirty, and what else was found dirty in its window beyond its claims, out of
+ * `reserved` pages. Nothing locked, descriptor pinned. Returns the pages claimed. */
 static uint64_t claim_edge(struct dc_file *file, uint64_t offset, uint64_t reserved)
 {
 	struct dc_export *exp = file->exp;
+	struct dc_backend *be = exp->dev->be;
+	uint64_t page = offset >> DC_PAGE_SHIFT, added = 0;
 	struct dc_inflation in = { 0 };
-	uint64_t added = 0;
+	struct dc_cachestat st;
 
+	if (be->ops->cachestat(be, file->fd, page << DC_PAGE_SHIFT, DC_PAGE_SIZE, &st) < 0 ||
+	    st.dirty == 0)
+		return 0;
 	dc_inflation_ask(file, offset, 1, &in);
 	pthread_mutex_lock(&file->lock);
 	if (!file->unlinked) {
 		bool was_clean = file->map.nr_pages == 0;
 
-		added = dc_inflation_claim_locked(file, &in, reserved);
+		/* By number, not only by count: claims of pages that the kernel cleaned by itself
+		 * would make up for it, and end before it is written. */
+		added = dc_map_set(&file->map, page, page);
+		added += dc_inflation_claim_locked(file, &in, reserved - added);
 		if (added > 0 && was_clean)
 			dc_became_dirty_locked(file, dc_now(exp->eng));
 		atomic_fetch_add(&dc_slot(exp)->dirty, (int64_t)added);
@@ -61,10 +69,14 @@ void dc_file_edge(struct dc_file *file, uint64_t offset)
 	}
 	/* Through a descriptor of its own: a COMMIT that is under way must not lose its error to this. */
 	fd = be->ops->reopen(be, file->fd);
-	res = be->ops->writeback(be, fd < 0 ? file->fd : fd, window, 1UL << DC_WINDOW_SHIFT);
+	if (fd < 0)
+		fd = file->fd;
+	res = be->ops->writeback(be, fd, window, 1UL << DC_WINDOW_SHIFT);
+	if (dc_refused(res))
+		res = be->ops->sync(be, fd);
 	if (res < 0 && !dc_refused(res))
 		dc_file_error(file, res);
-	if (fd >= 0)
+	if (fd != file->fd)
 		close(fd);
 }
 

@@ -45,6 +45,8 @@ enum kind {
 	OP_QUIET,  /* nothing happens for so long that the flusher syncs by itself */
 	OP_SPOIL,  /* the device loses what it had not made durable */
 	OP_ERROR,  /* the sub-FSAL saw an error */
+	OP_EXTEND, /* a change of size zeroes a part of a page */
+	OP_SHED,   /* the process has no descriptor left */
 	OP_CLEAR,  /* everything that can end, ends */
 	NR_OPS
 };
@@ -52,9 +54,10 @@ enum kind {
 static const char *const op_names[NR_OPS] = { "write", "begin", "done",	  "commit", "resume",
 					      "poll",  "start", "finish", "kernel", "time",
 					      "trunc", "punch", "unlink", "forget", "limit",
-					      "bulk",  "quiet", "spoil",  "error",  "clear" };
-static const unsigned int weight[NR_OPS] = { 24, 8, 12, 10, 14, 16, 10, 14, 4, 6,
-					     3,	 2, 2,	4,  3,	3,  2,	2,  1, 1 };
+					      "bulk",  "quiet", "spoil",  "error",  "extend",
+					      "shed",  "clear" };
+static const unsigned int weight[NR_OPS] = { 24, 8, 12, 10, 14, 16, 10, 14, 4, 6, 3,
+					     2,	 2, 4,	3,  3,	2,  2,	1,  3, 1, 1 };
 
 struct step {
 	enum kind kind;
@@ -421,6 +424,26 @@ static void do_trunc(const struct step *st)
 	}
 }
 
+/* The page is dirty afterwards, though nobody wrote; and is claimed, or written back at once. */
+static void do_extend(struct mfile *mf, uint64_t page)
+{
+	uint64_t claimed;
+
+	if (mf->claim[page])
+		return;
+	say("file %u, in page %llu\n", mf->nr, (unsigned long long)page);
+	mfile_open(mf);
+	mf->dirty[page] = true;
+	dc_file_edge(mf->file, (page << DC_PAGE_SHIFT) + 1);
+	claimed = mf->file->map.nr_pages - mf->nr_claims;
+	if (claimed > 0) /* itself, and what its folio holds */
+		claimed -= claim_set(mf, page, page);
+	inflate(mf, page, page, DC_WINDOW_PAGES, claimed);
+	check(mf->nr_claims == mf->file->map.nr_pages,
+	      "file %u: an edge claimed pages that are claimed", mf->nr);
+	dc_write_unpin(mf->file);
+}
+
 static void do_unlink(const struct step *st)
 {
 	unsigned int i = st->a % NR_SLOTS;
@@ -627,6 +650,12 @@ static void run_step(const struct step *st)
 		dc_file_error(mf->file, -EIO);
 		break;
 	}
+	case OP_EXTEND:
+		do_extend(W->slot[st->a % NR_SLOTS], st->b % NR_PAGES);
+		break;
+	case OP_SHED:
+		dc_fd_shed(W->eng);
+		break;
 	case OP_CLEAR:
 		settle(st->a);
 		break;
