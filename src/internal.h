@@ -291,6 +291,8 @@ struct dc_engine {
 	_Atomic uint32_t max_open; /* opt.max_open_files, or less for a while: dc_fd_shed() */
 	_Atomic uint64_t shed_at;  /* ns */
 
+	_Atomic bool said_no_uring;
+
 	pthread_mutex_t orphan_lock;	 /* a leaf */
 	TAILQ_HEAD(, dc_orphan) orphans; /* oldest first */
 	_Atomic uint32_t nr_orphans;

@@ -496,8 +496,12 @@ static int m_cachestat(struct dc_backend *be, int fd, uint64_t offset, uint64_t 
 
 static int m_error(struct dc_backend *be, int fd)
 {
+	int err = take_error(fd);
+
 	(void)be;
-	return take_error(fd);
+	if (err < 0)
+		error_given(W->by_fd[fd]);
+	return err;
 }
 
 static int m_reopen(struct dc_backend *be, int fd)
