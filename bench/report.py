@@ -12,6 +12,7 @@ import sys
 _LOOKS = {
     "discard": ("#ffffff", ".."),
     "stock": ("#b0b0b0", ""),
+    "stock-vm": ("#b0b0b0", "\\\\"),
     "inline": ("#ffffff", "//"),
     "buffered": ("#d8d8d8", "xx"),
     "dontcache": ("#303030", ""),
@@ -26,6 +27,10 @@ def median(values):
 
 def of(records, scenario, variant):
     return [r for r in records if r["scenario"] == scenario and r["variant"] == variant]
+
+
+def ordered_records(records, scenario):
+    return [r for r in records if r["scenario"] == scenario]
 
 
 def ordered(values):
@@ -117,6 +122,7 @@ def _markdown_row(cells):
 
 def _scenario_markdown(records, scenario, load, base, ceiling):
     lines = [f"### {load['title']}", "",
+             *([f"{load['source']}. {load['why']} Device: {load['device']}.", ""] if "why" in load else []),
              f"{load['writers']} writers, {load['block'] >> 10} KiB, depth {load['depth']}, "
              f"{load['size'] / 1e9:.2f} GB, files: {load['layout']}"
              f"{', random overwrites' if load['random'] else ''}", ""]
@@ -181,6 +187,9 @@ def markdown(result, base="stock", ceiling="discard", picture=None):
         lines += _scenario_markdown(records, scenario, head["loads"][scenario], base, ceiling)
     if records:
         lines += _disturbance(records) + _proofs(records)
+    lines += [f"Not measured: `{name}`, {why}.\n" for name, why in head.get("skipped", {}).items()]
+    if head.get("missing"):
+        lines += ["Scenarios that do not exist yet: " + "; ".join(head["missing"]) + ".", ""]
     lines += [f"**Failed**: {brief(failure)}\n" for failure in result.get("failures", [])]
     return "\n".join(lines) + "\n"
 

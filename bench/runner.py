@@ -86,11 +86,11 @@ class Runner:
 
     # -- the run
 
-    def run(self, scenario, variant, number, load, verify=False):
+    def run(self, scenario, variant, number, load, verify=False, probing=True):
         """The record. Raises LoadError, NotProven or GaneshaError where it would not be one."""
         self._seed += 1
         self._prepare(load)
-        probed = self.probe.mb_s() if self.probe else None
+        probed = self.probe.mb_s() if self.probe and probing else None
         server = Server(self.workdir, variant, self.disk.export_dir)
         with server:
             device_before = self.disk.device_bytes_written()

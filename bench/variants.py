@@ -3,6 +3,7 @@
 
 discard  the ceiling: stock, but the data of each WRITE is thrown away once it is received
 stock    the distribution's FSAL_VFS, as people run it today
+stock-vm stock with vm.dirty_bytes set to the budget, the tuning that people use today
 inline   stock with every write made an RWF_DONTCACHE one: the writing thread submits the I/O
 others   our plugin with that IO_Mode
 
@@ -21,6 +22,9 @@ from harness.ganesha import Export, Ganesha
 from . import tools
 
 
+DEFAULT_BUDGET = "192M"
+
+
 class NotProven(RuntimeError):
     """The server ran, but not as the variant that was to be measured."""
 
@@ -33,10 +37,18 @@ class Variant:
     preload: str = None
     keeps_data: bool = True
     params: dict = field(default_factory=dict)
+    vm_dirty_bytes: int = None
 
     @property
     def is_plugin(self):
         return self.mode != "stock"
+
+
+def _budget(params):
+    """Dirty_Bytes as the plugin would have it."""
+    text = str((params or {}).get("Dirty_Bytes", DEFAULT_BUDGET)).strip('"')
+    shift = {"K": 10, "M": 20, "G": 30}.get(text[-1:].upper())
+    return int(text[:-1]) << shift if shift else int(text)
 
 
 def get(name, params=None):
@@ -45,6 +57,8 @@ def get(name, params=None):
         "discard": Variant("discard", "ceiling: data discarded", preload="discard",
                            keeps_data=False),
         "stock": Variant("stock", "stock FSAL_VFS"),
+        "stock-vm": Variant("stock-vm", "stock, vm.dirty_bytes = the budget",
+                            vm_dirty_bytes=_budget(params)),
         "inline": Variant("inline", "stock, RWF_DONTCACHE inline", preload="inline"),
     }
     if name in known:

@@ -46,7 +46,7 @@ MUTANTS = [
         'test_model', MODEL, fast=True),
     Mutant('range_commit_asks_nobody', 'a COMMIT of a range misses an error that only the older descriptor knows of', [
         ('src/stable.c', 'told = be->ops->error(be, file->fd);', 'told = 0 * (be == NULL);')],
-        'test_model', MODEL),
+        'test_stable'),
     Mutant('turn_eats_the_error', 'a sync counts though a turn beside it may have consumed its error', [
         ('src/commit.c', 'dc_reap_locked(file, file->turn_id);', ';')],
         'test_model', MODEL),

@@ -375,6 +375,24 @@ static void test_commit_of_a_range_fails(void **state)
 	rig_free(r);
 }
 
+/* A local process's fsync was told of the error before the range's descriptor was opened; only the older
+ * descriptor has it still. */
+static void test_commit_of_a_range_asks_both(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){ .background = 60 * MiB });
+	struct dc_file *file = rig_file(r, 1);
+
+	(void)state;
+	rig_write(r, file, 0, 4 * MiB, A);
+	rig_write(r, file, 100 * MiB, PAGE, B);
+	r->fake->pending = -EIO;
+	r->fake->pending_fd = file->fd;
+	assert_int_equal(commit_range(r, file, B, 100 * MiB, PAGE), -EIO);
+	assert_int_equal(rig_commit(r, file, A), -EIO);
+	dc_file_put(file);
+	rig_free(r);
+}
+
 /* ---- who is told ---- */
 
 static int commit_as(struct rig *r, struct dc_file *file, uint64_t client)
@@ -624,6 +642,7 @@ int main(void)
 		cmocka_unit_test(test_unlinked_meanwhile),
 		cmocka_unit_test(test_commit_of_a_range),
 		cmocka_unit_test(test_commit_of_a_range_fails),
+		cmocka_unit_test(test_commit_of_a_range_asks_both),
 		cmocka_unit_test(test_clients_of_one_address),
 		cmocka_unit_test(test_two_commits_of_one_client),
 		cmocka_unit_test(test_error_outlives_its_export),
