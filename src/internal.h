@@ -93,6 +93,7 @@ struct dc_file {
 	uint32_t fd_users;		     /* of both */
 	uint32_t turn_pins;		     /* of them: by turns, also by those that only drop */
 	bool idle;			     /* on engine.idle */
+	_Atomic uint64_t eof; /* bytes: where the file ends, as far as we know: a hint */
 	bool unlinked;
 	bool holds_dirty_ref, holds_sync_ref, holds_error_ref;
 

@@ -532,12 +532,25 @@ static void test_edge_is_claimed(void **state)
 	assert_int_equal(rig_stats(r).dirty, 4 * PAGE);
 	dc_file_edge(file, 2 * PAGE); /* no page is cut there */
 	assert_int_equal(rig_stats(r).dirty, 4 * PAGE);
+	/* A write beyond an end inside a page dirties that page too. */
+	kernel = (struct dc_cachestat){ 0 };
+	rig_write(r, file, 0, PAGE + 100, A);
+	assert_int_equal(rig_commit(r, file, A), 0);
+	kernel = (struct dc_cachestat){ .cached = 1, .dirty = 1 };
+	rig_write(r, file, 4 * MiB, PAGE, A);
+	assert_int_equal(rig_stats(r).dirty, 2 * PAGE);
+	kernel = (struct dc_cachestat){ 0 };
+	assert_int_equal(rig_commit(r, file, A), 0);
+	kernel = (struct dc_cachestat){ .cached = 4, .dirty = 4 };
+	dc_file_edge(file, 5000);
 	/* No room: written back at once, and nothing is claimed. */
 	rig_write(r, file, 8 * MiB, MiB, A);
 	rig_write(r, file, 16 * MiB, MiB, A);
 	rig_write(r, file, 24 * MiB, MiB, A);
 	kernel.dirty = 7;
-	dc_file_edge(file, 5000);
+	dc_file_edge(file, 5000); /* claimed already */
+	assert_int_equal(r->fake->directs, 0);
+	dc_file_edge(file, 9 * PAGE + 5);
 	assert_int_equal(r->fake->directs, 1);
 	assert_int_equal(rig_stats(r).dirty, 3 * MiB + 4 * PAGE);
 	rig_check_sum(r, 0);
