@@ -72,8 +72,23 @@ static void relay_put(struct relay *r)
 	nr_relays++;
 }
 
+/* What a client is told of a sync. Only errors that NFS has and that say what is wrong: an ENOMEM, for one,
+ * would make Ganesha drop an NFSv3 request without any answer. */
 static fsal_status_t status_of(int err)
 {
+	switch (err) {
+	case 0:
+	case -EIO:
+	case -ENOSPC:
+	case -EDQUOT:
+	case -EROFS:
+	case -EFBIG:
+	case -ENXIO:
+		break;
+	default:
+		if (err < 0)
+			return fsalstat(ERR_FSAL_IO, -err);
+	}
 	return err < 0 ? fsalstat(posix2fsal_error(-err), -err) : fsalstat(ERR_FSAL_NO_ERROR, 0);
 }
 

@@ -55,7 +55,7 @@ static void submit(struct dc_backend *be, struct dc_op *op)
 			k = dc_zalloc(sizeof(*k));
 			k->op = op;
 			k->due = hit.delay_ns == UINT64_MAX ? UINT64_MAX : fb->clock + hit.delay_ns;
-			k->generation = dc_fault_generation(fb->f);
+			k->generation = hit.generation;
 			k->next = fb->kept;
 			fb->kept = k;
 			return;

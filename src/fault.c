@@ -268,6 +268,7 @@ bool dc_fault_decide(struct dc_fault *f, enum dc_fault_op op, uint64_t offset, u
 		return false;
 	*hit = (struct dc_fault_hit){ .len = UINT64_MAX };
 	pthread_mutex_lock(&f->lock);
+	hit->generation = atomic_load(&f->generation);
 	for (unsigned int i = 0; i < atomic_load(&f->nr); i++) {
 		struct rule *r = &f->rule[i];
 
@@ -290,11 +291,8 @@ uint64_t dc_fault_generation(struct dc_fault *f)
 void dc_fault_delay(struct dc_fault *f, const struct dc_fault_hit *hit)
 {
 	if (hit->delay_ns == UINT64_MAX) {
-		uint64_t was;
-
 		pthread_mutex_lock(&f->lock);
-		was = atomic_load(&f->generation);
-		while (atomic_load(&f->generation) == was)
+		while (atomic_load(&f->generation) == hit->generation)
 			pthread_cond_wait(&f->changed, &f->lock);
 		pthread_mutex_unlock(&f->lock);
 	} else if (hit->delay_ns > 0) {

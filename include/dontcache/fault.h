@@ -31,9 +31,10 @@ enum dc_fault_op { DC_FAULT_WRITEBACK, DC_FAULT_SYNC, DC_FAULT_WRITE, DC_FAULT_D
 
 /* What is to happen to one operation. */
 struct dc_fault_hit {
-	int err;	   /* -errno to be reported; 0: none */
-	uint64_t delay_ns; /* UINT64_MAX: until the rules change */
-	uint64_t len;	   /* of a write: bytes to be written; UINT64_MAX: all */
+	int err;	     /* -errno to be reported; 0: none */
+	uint64_t delay_ns;   /* UINT64_MAX: until the rules change */
+	uint64_t len;	     /* of a write: bytes to be written; UINT64_MAX: all */
+	uint64_t generation; /* of the rules that said so */
 };
 
 /** Makes an empty set of rules; `now_ns` is the clock. Any thread may use it. */

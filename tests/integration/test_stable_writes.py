@@ -103,7 +103,7 @@ def check_failing_sync_fails_the_write(version):
     requires_plugin()
     with served({'Fault_Injection': 'on'}) as bed:
         f = bed.connect(version).open('f', create=True)
-        for name, status in (('EIO', 'IO'), ('ENOSPC', 'NOSPC'), ('EDQUOT', 'DQUOT')):
+        for name, status in (('EIO', 'IO'), ('ENOSPC', 'NOSPC'), ('EDQUOT', 'DQUOT'), ('ENOMEM', 'IO')):
             bed.fault('sync:%s:count=1' % name)
             reply = f.write(0, DATA.view(0, 4096), nfsraw.FILE_SYNC, check=False)
             equal(reply.status_name, status, 'FILE_SYNC write whose sync fails')
