@@ -114,7 +114,10 @@ static inline bool dcf_lost_data(fsal_status_t st)
 	case ERR_FSAL_ROFS:
 	case ERR_FSAL_FBIG:
 	case ERR_FSAL_SERVERFAULT:
+	case ERR_FSAL_NO_DATA: /* a medium error */
 		return true;
+	case ERR_FSAL_DELAY: /* of a device's timeout; our own has no errno */
+		return st.minor != 0;
 	default:
 		return false;
 	}

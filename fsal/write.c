@@ -72,18 +72,17 @@ static void relay_put(struct relay *r)
 	nr_relays++;
 }
 
-/* What a client is told of a sync. Only errors that NFS has and that say what is wrong: an ENOMEM, for one,
- * would make Ganesha drop an NFSv3 request without any answer. */
+/* What a client is told of a sync. Only errors that say what a client can do about it; the rest is EIO: of an
+ * ENOMEM Ganesha would drop an NFSv3 request without any answer, and of an ETIMEDOUT it would make "try
+ * later", and then all would seem well. */
 static fsal_status_t status_of(int err)
 {
 	switch (err) {
 	case 0:
-	case -EIO:
 	case -ENOSPC:
 	case -EDQUOT:
 	case -EROFS:
 	case -EFBIG:
-	case -ENXIO:
 		break;
 	default:
 		if (err < 0)
@@ -300,6 +299,9 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 			st = sub_commit(r->e, r->h);
 		if (dcf_lost_data(st) && r->file && len > 0)
 			dc_file_error(r->file, st.minor ? -abs(st.minor) : -EIO);
+		/* The sub-FSAL's sync cannot tell what somebody else was told meanwhile. */
+		if (!FSAL_IS_ERROR(st) && r->file && dc_file_errors(r->file) != r->errors)
+			st = status_of(-EIO);
 		dc_count_write_through(r->e->budget);
 		dc_unreserve(r->e->budget, r->pages);
 	}
@@ -340,12 +342,12 @@ static void write_through(struct dcf_export *e, obj_t *h, bool bypass, fsal_asyn
 	r->pages = pages;
 	r->client = client;
 	r->pinned = pinned;
-	r->errors = pinned ? dc_file_errors(file) : 0;
+	r->errors = file ? dc_file_errors(file) : 0;
 	r->stable = io->fsal_stable;
 	if (pinned && r->stable) {
-		dc_stable_begin(file);
 		if (!req)
 			req = dcf_request_new(e, h, bypass, done_cb, io, caller_arg);
+		req->stable.begun = dc_stable_begin(file);
 	} else if (req) {
 		dcf_request_free(req);
 		req = NULL;
@@ -436,6 +438,8 @@ static fsal_status_t commit2(obj_t *h, off_t offset, size_t len)
 	DCF_TRY(e, st, SUB(h)->obj_ops->commit2(SUB(h), offset, len));
 	if (file && dcf_lost_data(st))
 		dc_file_error(file, st.minor ? -abs(st.minor) : -EIO);
+	if (file && !FSAL_IS_ERROR(st))
+		st = status_of(dc_file_told(file, dcf_client_id()));
 	return st;
 }
 

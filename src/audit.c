@@ -88,6 +88,7 @@ bool dc_file_is_sound_locked(const struct dc_file *file)
 	       in_heap == (file->map.nr_pages > 0) && file->synced_seq <= file->write_seq &&
 	       file->need_seq <= file->write_seq &&
 	       (file->fd >= 0 || (file->fd_users == 0 && file->sync_fd < 0)) &&
+	       (!file->idle || (file->fd_users == 0 && file->fd >= 0)) &&
 	       file->turn_pins <= file->fd_users && (!file->leader || file->sync_fd >= 0);
 }
 

@@ -107,6 +107,7 @@ static void hand_over_locked(struct dc_file *file, struct dc_runs *runs, unsigne
 	turn->tries = tries;
 	turn->due = dc_now(dev->eng) + LINGER_NS;
 	*runs = (struct dc_runs){ 0 };
+	dc_idle_remove_locked(file); /* it may have come to rest just now */
 	file->fd_users++;
 	file->turn_pins++;
 	dc_file_hold(file);

@@ -512,7 +512,12 @@ void dc_file_forget(struct dc_file *file)
 	if (!file->unlinked)
 		dc_orphan_leave_locked(file);
 	puts = dc_unlinked_locked(file, &pages);
-	file->nr_writers = 0;
+	/* What is in flight may still fail, and then concerns them: dc_error_locked(). */
+	if (LIST_EMPTY(&file->turns) && !file->syncing && !file->leader)
+		file->nr_writers = 0;
+	else
+		for (uint32_t i = 0; i < file->nr_writers; i++)
+			file->writers[i].err = 0;
 	if (file->holds_error_ref) {
 		file->holds_error_ref = false;
 		atomic_fetch_sub(&file->exp->nr_owing, 1);

@@ -20,6 +20,7 @@ void dc_owe_locked(struct dc_file *file, struct dc_writer *w, int err)
 	if (w->err == 0)
 		w->err = err;
 	w->err_no = atomic_load(&file->errors);
+	w->told_at = 0; /* of this one nobody was told yet */
 	if (!file->holds_error_ref) {
 		file->holds_error_ref = true;
 		atomic_fetch_add(&file->exp->nr_owing, 1);
@@ -63,6 +64,16 @@ void dc_error_locked(struct dc_file *file, int err)
 	if (say)
 		exp->last_error_log = now;
 	pthread_mutex_unlock(&exp->lock);
+	/* I/O that outlived its export: nobody will ask this file any more, but maybe its next one. The
+	 * caller references the file. */
+	if (atomic_load(&exp->ended) && file->holds_error_ref) {
+		dc_orphan_leave_locked(file);
+		for (uint32_t i = 0; i < file->nr_writers; i++)
+			file->writers[i].err = 0;
+		file->holds_error_ref = false;
+		atomic_fetch_sub(&exp->nr_owing, 1);
+		dc_file_put(file);
+	}
 	if (say)
 		dc_log(exp->eng, DC_LOG_ERROR,
 		       "export %u (%s): writeback failed: %s; %u client(s) with uncommitted data "
@@ -135,7 +146,7 @@ static void forget_told(struct dc_file *file, void *arg)
 		struct dc_writer *w = &file->writers[i];
 
 		if (w->err && w->told_at && w->told_at < *before)
-			w->err = 0;
+			w->err = 0, w->told_at = 0;
 	}
 	puts = dc_settle_locked(file);
 	pthread_mutex_unlock(&file->lock);
@@ -150,6 +161,18 @@ void dc_errors_expire(struct dc_export *exp, uint64_t now)
 		return;
 	exp->errors_looked = now;
 	dc_files_each(exp, forget_told, &before);
+}
+
+int dc_file_told(struct dc_file *file, uint64_t client)
+{
+	int err, puts;
+
+	pthread_mutex_lock(&file->lock);
+	err = dc_told_locked(file, client, true);
+	puts = dc_settle_locked(file);
+	pthread_mutex_unlock(&file->lock);
+	dc_file_puts(file, puts);
+	return err;
 }
 
 void dc_file_error(struct dc_file *file, int err)

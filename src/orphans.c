@@ -30,6 +30,7 @@ void dc_orphan_leave_locked(struct dc_file *file)
 {
 	struct dc_engine *eng = file->exp->eng;
 	struct dc_orphan *o, *oldest = NULL;
+	uint64_t newest = 0;
 
 	if (!file->holds_error_ref)
 		return;
@@ -39,11 +40,17 @@ void dc_orphan_leave_locked(struct dc_file *file)
 	memcpy(o->key, file->key, file->key_len);
 	o->last_error = file->last_error;
 	o->writers = dc_zalloc(file->nr_writers * sizeof(*o->writers));
+	/* Error numbers start anew: 1 is what is owed, and who was told of the newest is told of it. */
+	for (uint32_t i = 0; i < file->nr_writers; i++)
+		if (file->writers[i].err && file->writers[i].err_no > newest)
+			newest = file->writers[i].err_no;
 	/* Also those who were told already: they are known, and not told again. */
 	for (uint32_t i = 0; i < file->nr_writers; i++) {
 		o->writers[i] = file->writers[i];
-		o->writers[i].seq = o->writers[i].err_no = o->writers[i].told_no =
-			o->writers[i].stable_no = 0;
+		o->writers[i].seq = 0;
+		o->writers[i].err_no = o->writers[i].err != 0;
+		o->writers[i].told_no = o->writers[i].told_no >= newest;
+		o->writers[i].stable_no = o->writers[i].stable_no >= newest;
 	}
 	o->nr_writers = file->nr_writers;
 	pthread_mutex_lock(&eng->orphan_lock);

@@ -168,13 +168,16 @@ static bool open_locked(struct dc_file *file)
 	return true;
 }
 
-void dc_stable_begin(struct dc_file *file)
+bool dc_stable_begin(struct dc_file *file)
 {
+	bool ok;
+
 	dc_syncer_wanted(file->exp->dev);
 	pthread_mutex_lock(&file->lock);
 	dc_assert(file->fd >= 0 && file->fd_users > 0);
-	open_locked(file);
+	ok = open_locked(file);
 	pthread_mutex_unlock(&file->lock);
+	return ok;
 }
 
 /* ---- dropping behind ---- */
@@ -373,7 +376,7 @@ void dc_stable_sync(struct dc_file *file, struct dc_stable *s)
 
 	dc_assert(file->magic == DC_FILE_MAGIC);
 	pthread_mutex_lock(&file->lock);
-	if (file->sync_fd < 0) {
+	if (!s->begun) {
 		int res;
 
 		/* No descriptor for it: the whole file, in this thread. */

@@ -257,6 +257,9 @@ void dc_file_check_links(struct dc_file *file);
 /** Finds a file that exists in the table, without making one; NULL otherwise. */
 struct dc_file *dc_file_find(struct dc_export *exp, const void *key, size_t len);
 
+/** What `client` is owed, told once: for a COMMIT that the sub-FSAL did. 0 or -errno. */
+int dc_file_told(struct dc_file *file, uint64_t client);
+
 /** Somebody else (the sub-FSAL's commit or close) saw an I/O error of this file: -errno. */
 void dc_file_error(struct dc_file *file, int err);
 
@@ -292,6 +295,7 @@ struct dc_stable {
 	uint64_t offset, len; /* bytes, len > 0: what was written */
 	uint64_t client;
 	uint64_t errors; /* dc_file_errors() from before the write */
+	bool begun;	 /* what dc_stable_begin() answered */
 	/* Called once, with nothing of the engine's locked, by the device's sync thread (which must
 	 * not be held up long) or before dc_stable_sync() returns. res: 0, or -errno as from
 	 * dc_commit(). Not called if the export was freed meanwhile: on a device that hangs. */
@@ -306,8 +310,9 @@ struct dc_stable {
 	struct dc_watch watch;
 };
 
-/** Prepares for a stable write; call between dc_write_begin() and the write. */
-void dc_stable_begin(struct dc_file *file);
+/** Prepares for a stable write; call between dc_write_begin() and the write. The answer goes into
+ * dc_stable.begun: a descriptor that is opened only after the write may have missed its error. */
+bool dc_stable_begin(struct dc_file *file);
 
 /** Makes what was written durable, and nothing else, then calls s->done(). Does not block, except
  * where no further descriptor was to be had: then the whole file is synced by the caller. Takes over

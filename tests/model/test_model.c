@@ -195,9 +195,8 @@ static void write_cache(struct mwrite *w, uint32_t how)
 	}
 	mfile_open(w->mf);
 	if (w->stable) {
-		dc_stable_begin(w->mf->file);
 		/* Without that descriptor the engine would block here. */
-		w->stable = w->mf->file->sync_fd >= 0;
+		w->stable = dc_stable_begin(w->mf->file);
 	}
 	w->errors = dc_file_errors(w->mf->file);
 	w->ver = ++W->ver;
@@ -304,6 +303,7 @@ static void write_done(struct mwrite *w)
 	w->s.len = w->len;
 	w->s.client = DC_CLIENT(w->client / 2, w->client);
 	w->s.errors = w->errors;
+	w->s.begun = true;
 	w->s.done = stable_answered;
 	dc_stable_sync(mf->file, &w->s);
 }

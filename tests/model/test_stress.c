@@ -182,9 +182,11 @@ static void stable_done(struct dc_stable *s, int res)
 }
 
 /* Nothing of the write is dirty any more when it is answered. */
-static void do_stable(struct thread *t, struct sfile *f, uint64_t offset, uint64_t len)
+static void do_stable(struct thread *t, struct sfile *f, uint64_t offset, uint64_t len, bool begun)
 {
-	struct swrite w = { .s = { .offset = offset, .len = len, .done = stable_done } };
+	struct swrite w = {
+		.s = { .offset = offset, .len = len, .begun = begun, .done = stable_done }
+	};
 
 	w.s.client = DC_CLIENT(t->nr, 0);
 	w.s.errors = dc_file_errors(f->file);
@@ -229,7 +231,7 @@ static void do_write(struct thread *t)
 	struct sfile *f = sfile_get(t);
 	uint64_t n = 1 + rnd(t, rnd(t, 4) ? 8 : 200), first = rnd(t, PAGES - n + 1), reserved = n;
 	uint64_t offset = first << DC_PAGE_SHIFT, len = n << DC_PAGE_SHIFT;
-	bool stable = rnd(t, 5) == 0, failed = rnd(t, 32) == 0;
+	bool stable = rnd(t, 5) == 0, failed = rnd(t, 32) == 0, begun = false;
 
 	if (rnd(t, 8) == 0) {
 		pin(f);
@@ -240,7 +242,7 @@ static void do_write(struct thread *t)
 	maybe_yield(t);
 	pin(f);
 	if (stable)
-		dc_stable_begin(f->file);
+		begun = dc_stable_begin(f->file);
 	pthread_rwlock_rdlock(&f->lock);
 	t->version++;
 	for (uint64_t p = first; p < first + n; p++) {
@@ -261,7 +263,7 @@ static void do_write(struct thread *t)
 		dc_write_done(f->file, offset, len, reserved, DC_CLIENT(t->nr, 0),
 			      dc_file_errors(f->file), stable);
 	if (stable && !failed)
-		do_stable(t, f, offset, len);
+		do_stable(t, f, offset, len, begun);
 	sfile_put(f);
 }
 

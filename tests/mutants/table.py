@@ -47,6 +47,12 @@ MUTANTS = [
     Mutant('range_commit_asks_nobody', 'a COMMIT of a range misses an error that only the older descriptor knows of', [
         ('src/stable.c', 'told = be->ops->error(be, file->fd);', 'told = 0 * (be == NULL);')],
         'test_stable'),
+    Mutant('dropped_while_at_rest', 'a file that is pinned for a drop stays among the idle ones', [
+        ('src/drop.c', 'dc_idle_remove_locked(file); /* it may have come to rest just now */', ';')],
+        'test_stable'),
+    Mutant('old_telling_hides_new_error', 'a new error is forgotten with one that was told long ago', [
+        ('src/file_errors.c', 'w->told_at = 0; /* of this one nobody was told yet */', ';')],
+        'test_stable'),
     Mutant('turn_eats_the_error', 'a sync counts though a turn beside it may have consumed its error', [
         ('src/commit.c', 'dc_reap_locked(file, file->turn_id);', ';')],
         'test_model', MODEL),

@@ -38,7 +38,7 @@ static void stable(struct rig *r, struct dc_file *file, struct swrite *w, uint64
 	memset(w, 0, sizeof(*w));
 	assert_true(dc_admit(r->exp, pages));
 	rig_begin(r, file);
-	dc_stable_begin(file);
+	w->s.begun = dc_stable_begin(file);
 	w->s.errors = dc_file_errors(file);
 	w->s.offset = offset;
 	w->s.len = len;
@@ -506,6 +506,103 @@ static void test_error_outlives_its_export(void **state)
 	rig_free(r);
 }
 
+/* What was told in a lesser way long ago does not take a newer error with it. */
+static void test_newer_error_is_not_forgotten(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){ 0 });
+	struct dc_file *file = rig_file(r, 1);
+	struct swrite w;
+
+	(void)state;
+	rig_write(r, file, 0, PAGE, A);
+	dc_file_error(file, -EIO);
+	stable(r, file, &w, MiB, PAGE, A); /* tells, and settles nothing */
+	rig_settle(r);
+	assert_int_equal(w.res, -EIO);
+	for (int i = 0; i < 9; i++)
+		rig_pass(r, 60 * SEC);
+	rig_write(r, file, 0, PAGE, A);
+	dc_file_error(file, -ENOSPC);
+	for (int i = 0; i < 5; i++)
+		rig_pass(r, 60 * SEC);
+	assert_true(rig_commit(r, file, A) < 0);
+	dc_file_put(file);
+	rig_free(r);
+}
+
+/* An adopted error is told through each connection of its host, as before. */
+static void test_orphan_and_two_connections(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){ 0 });
+	struct dc_file *file = rig_file(r, 1);
+
+	(void)state;
+	write_as(r, file, PAGE, DC_CLIENT(7, 2));
+	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 2)), 0);
+	write_as(r, file, 0, DC_CLIENT(7, 1));
+	dc_file_error(file, -EIO);
+	dc_file_put(file);
+	assert_int_equal(dc_export_drain(r->exp, SEC), 0);
+	assert_true(dc_export_free(r->exp, SEC));
+	r->exp = dc_export_new(r->dev, 2, "/again", &r->params);
+	file = rig_file(r, 1);
+	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 2)), -EIO);
+	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 2)), 0);
+	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 1)), -EIO);
+	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 1)), 0);
+	dc_file_put(file);
+	rig_free(r);
+}
+
+/* The export ends while a turn is in flight, and then the turn fails. */
+static void test_error_after_its_export(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){ .background = 4 * MiB });
+	struct dc_file *file = rig_file(r, 1);
+	struct dc_export *old = r->exp;
+
+	(void)state;
+	r->fake->hold = FAKE_BIT(DC_OP_WRITEBACK);
+	rig_write(r, file, 0, 8 * MiB, A);
+	rig_poll(r, 2);
+	dc_file_put(file);
+	assert_true(dc_export_drain(r->exp, MSEC) > 0);
+	assert_false(dc_export_free(old, MSEC)); /* "leaked rather than waited for" */
+	r->fake->hold = 0;
+	fake_release(r->fake, 10, -EIO);
+	rig_poll(r, 4);
+	assert_true(old->detached);
+	dc_export_put(old);
+	r->exp = dc_export_new(r->dev, 2, "/again", &r->params);
+	file = rig_file(r, 1);
+	assert_int_equal(rig_commit(r, file, A), -EIO);
+	assert_int_equal(rig_commit(r, file, A), 0);
+	dc_file_put(file);
+	rig_free(r);
+}
+
+/* A file that came to rest is in use again while its drop lingers. */
+static void test_rest_and_drop(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){ 0 });
+	struct dc_file *file = rig_file(r, 1);
+	struct swrite w;
+
+	(void)state;
+	r->dev->threaded = true; /* as if: the drop is left to the flusher */
+	stable(r, file, &w, MiB, MiB, A);
+	rig_settle(r);
+	assert_int_equal(w.res, 0);
+	dc_fd_shed(r->eng);
+	r->dev->threaded = false;
+	rig_unlink(r, 1);
+	dc_file_check_links(file);
+	for (int i = 0; i < 10; i++)
+		rig_pass(r, SEC);
+	dc_file_put(file);
+	rig_free(r);
+}
+
 /* ---- claims that only the kernel knows of ---- */
 
 static struct dc_cachestat kernel;
@@ -659,6 +756,10 @@ int main(void)
 		cmocka_unit_test(test_clients_of_one_address),
 		cmocka_unit_test(test_two_commits_of_one_client),
 		cmocka_unit_test(test_error_outlives_its_export),
+		cmocka_unit_test(test_newer_error_is_not_forgotten),
+		cmocka_unit_test(test_orphan_and_two_connections),
+		cmocka_unit_test(test_error_after_its_export),
+		cmocka_unit_test(test_rest_and_drop),
 		cmocka_unit_test(test_edge_is_claimed),
 		cmocka_unit_test(test_audit),
 		cmocka_unit_test(test_failed_for_want_of_memory),
