@@ -2,7 +2,7 @@
 """What a scenario is about, beyond speed: functions by the names that the table of scenarios uses.
 
 Each takes what a run left (see Run) and returns {column: value}; the report shows them as columns.
-`watch_residence` is the odd one out: it has to look while the run goes on.
+Residence is the odd one out: it has to look while the run goes on.
 """
 
 import os
@@ -45,7 +45,8 @@ def neighbour(run):
 
 def beside(run):
     alone, with_slow = run.rate("alone"), run.rate("fast")
-    return {"alone MB/s": alone, "kept": with_slow / alone, "slow MB/s": run.rate("slow")}
+    return {"alone MB/s": alone, "kept": with_slow / alone,
+            "slow MB/s, no COMMIT": run.rate("slow")}
 
 
 def inflation(run):
@@ -61,13 +62,13 @@ def amplification(run):
 
 
 def fairness(run):
-    rates = [w["bytes"] for w in run.reports["modest"]["writers"]]
-    greedy = sum(w["bytes"] for w in run.reports["greedy"]["writers"])
+    rates = [w["mb_s"] for w in run.reports["modest"]["writers"]]
+    greedy = run.rate("greedy")
     mean = sum(rates) / len(rates)
     return {"Jain, modest": figures.jain(rates), "Jain, all": figures.jain([*rates, greedy]),
             "greedy / modest": greedy / mean if mean else None,
             "least / mean": min(rates) / mean if mean else None,
-            "greedy MB/s": run.rate("greedy")}
+            "greedy MB/s": greedy}
 
 
 def steadiness(run):

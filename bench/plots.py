@@ -150,7 +150,7 @@ def draw_scenario(result, scenario, path):
     _latency(axes[1][1], records, scenario, variants)
     figure.suptitle(f"{scenario}: {result['header']['scenarios'][scenario]['title']}", fontsize=10)
     figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None, dpi=80)
     pyplot.close(figure)
     return True
 
@@ -192,13 +192,13 @@ def draw_overview(result, path):
     return True
 
 
-def draw_all(result, folder):
+def draw_all(result, folder, kind="svg"):
     """{scenario, or 'overview': file} of what was drawn."""
     os.makedirs(folder, exist_ok=True)
     drawn = {}
     if draw_overview(result, os.path.join(folder, "overview.png")):
         drawn["overview"] = "overview.png"
     for scenario in ordered(r["scenario"] for r in result["records"]):
-        if draw_scenario(result, scenario, os.path.join(folder, f"{scenario}.svg")):
-            drawn[scenario] = f"{scenario}.svg"
+        if draw_scenario(result, scenario, os.path.join(folder, f"{scenario}.{kind}")):
+            drawn[scenario] = f"{scenario}.{kind}"
     return drawn

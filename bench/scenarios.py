@@ -212,18 +212,17 @@ SCENARIOS = (
              "context costs most.",
              (Stream(writers=32, block=64 * KIB, depth=1),), seed="001"),
     Scenario("many-64", "64 clients, one greedy, slow device",
-             "63 modest clients, 64 KiB and two in flight each, and one with 64 MiB in flight, "
-             "from 16 addresses, on a device that cannot keep up. Who gets what: rate of each, "
-             "Jain's index of the modest ones, their p99.9, the greedy one's multiple.",
-             (Stream("modest", writers=63, block=64 * KIB, depth=2, seconds=2, sources=16,
-                     commit=False),
-              Stream("greedy", depth=64, seconds=2, judged=False, commit=False)),
+             "63 modest clients from 16 addresses, two WRITEs of 64 KiB in flight each, have a file "
+             "to write and to COMMIT; one with 64 MiB in flight writes as long as they do, on a "
+             "device that cannot keep up. Who gets what, COMMIT counted: Jain's index of the "
+             "modest ones, their p99.9, the greedy one's multiple.",
+             (Stream("modest", writers=63, block=64 * KIB, depth=2, sources=16),
+              Stream("greedy", depth=64, until="modest", judged=False, commit=False)),
              _SLOW, extras=("fairness",)),
     Scenario("many-256", "256 clients, one greedy, slow device",
              "The same with 256 connections from 64 addresses.",
-             (Stream("modest", writers=255, block=64 * KIB, depth=2, seconds=2, sources=64,
-                     commit=False),
-              Stream("greedy", depth=64, seconds=2, judged=False, commit=False)),
+             (Stream("modest", writers=255, block=64 * KIB, depth=2, sources=64),
+              Stream("greedy", depth=64, until="modest", judged=False, commit=False)),
              _SLOW, extras=("fairness",), quick=False),
     Scenario("seq-read", "1 reader, 1 MiB",
              "Sequential read of a file that is not in the cache: whether the mode costs readers "

@@ -166,7 +166,6 @@ class Stage:
             server.reset_peak_rss()
             watch = self._watch(scenario, folders)
             cpu = machine.CpuAccount(server)
-            started = time.monotonic()
             with contextlib.ExitStack() as stack:
                 rss = stack.enter_context(_RssSampler(server))
                 for sampler in samplers:
@@ -187,6 +186,7 @@ class Stage:
             verified = sum(streams.verify(s, scenario, self.profile, self._seed, reports[s.name],
                                           folders[s.export])
                            for s in scenario.streams if not s.read and _verifiable(s))
+        started = min(report["start_ns"] for report in reports.values()) / 1e9  # the same clock
         run = extras.Run(scenario, reports, samplers,
                          [after - before for before, after in zip(device_before, device_after)],
                          [[round(t - started, 3), rss_bytes] for t, rss_bytes in rss.samples],
