@@ -215,14 +215,15 @@ SCENARIOS = (
              "63 modest clients from 16 addresses, two WRITEs of 64 KiB in flight each, have a file "
              "to write and to COMMIT; one with 64 MiB in flight writes as long as they do, on a "
              "device that cannot keep up. Who gets what, COMMIT counted: Jain's index of the "
-             "modest ones, their p99.9, the greedy one's multiple.",
+             "modest ones, their p99.9, the greedy one's multiple (where nothing limits it, it "
+             "overwrites in the cache what was never written out).",
              (Stream("modest", writers=63, block=64 * KIB, depth=2, sources=16),
-              Stream("greedy", depth=64, until="modest", judged=False, commit=False)),
+              Stream("greedy", depth=64, until="modest", judged=False)),
              _SLOW, extras=("fairness",)),
     Scenario("many-256", "256 clients, one greedy, slow device",
              "The same with 256 connections from 64 addresses.",
              (Stream("modest", writers=255, block=64 * KIB, depth=2, sources=64),
-              Stream("greedy", depth=64, until="modest", judged=False, commit=False)),
+              Stream("greedy", depth=64, until="modest", judged=False)),
              _SLOW, extras=("fairness",), quick=False),
     Scenario("seq-read", "1 reader, 1 MiB",
              "Sequential read of a file that is not in the cache: whether the mode costs readers "
@@ -232,6 +233,15 @@ SCENARIOS = (
              "16 jobs of random 4 KiB reads.",
              (Stream(writers=16, block=4 * KIB, depth=1, read=True, random=True, seconds=1,
                      prepared="device"),), without=_NO_WRITES, seed="001"),
+    Scenario("seq-read-one-file", "16 readers, one file",
+             "nfsd-io-bench's read with numjobs=16 and one --filename.",
+             (Stream(writers=16, depth=1, read=True, layout="same", prepared="device"),),
+             without=_NO_WRITES, quick=False, seed="001"),
+    Scenario("rand-read-one-file", "random reads of 4 KiB, one file",
+             "16 jobs of random 4 KiB reads in one file.",
+             (Stream(writers=16, block=4 * KIB, depth=1, read=True, random=True, seconds=1,
+                     layout="regions", prepared="device"),),
+             without=_NO_WRITES, quick=False, seed="001"),
     Scenario("leave-cache", "from a write until its pages left the cache",
              "The review's open question: how long a page stays in the cache after its WRITE, "
              "watched a megabyte at a time every few milliseconds. On a slow device, where it "

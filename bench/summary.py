@@ -129,6 +129,19 @@ def losses(result, ours="dontcache"):
             *(lines or [f"Nowhere was another variant faster than {ours} in every round."]), ""]
 
 
+_DISTURBED = 0.5  # CPUs that others used meanwhile
+
+
+def disturbed(records):
+    """The runs that others disturbed, named: not left out, but not to be built on either."""
+    named = [f"{r['scenario']}/{r['variant']}/{r['run']}" for r in records
+             if (r["foreign_cpu_s"] + r["steal_s"]) / r["seconds"] > _DISTURBED]
+    if not named:
+        return []
+    return [f"{len(named)} of {len(records)} runs had others on more than {_DISTURBED:g} CPUs: "
+            + ", ".join(named) + ".", ""]
+
+
 def introduction(result):
     head, profile = result["header"], result["header"]["profile"]
     probes = ", ".join(f"{name} {_number(mb_s)} MB/s"
@@ -163,6 +176,6 @@ def markdown(result, pictures=None):
         lines += scenario_lines(result, name, pictures.get(name))
     if records:
         lines += seed_lines(result) + losses(result)
-        lines += report.disturbance(records) + report.proofs(records)
+        lines += report.disturbance(records) + disturbed(records) + report.proofs(records)
     lines += [f"**Failed**: {report.brief(failure)}\n" for failure in result["failures"]]
     return "\n".join(lines) + "\n"

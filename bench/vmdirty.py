@@ -16,6 +16,11 @@ import os
 
 from harness import cleanup, paths
 
+
+class Busy(RuntimeError):
+    """Another benchmark of this machine has changed it just now."""
+
+
 _SYSCTL = "/proc/sys/vm"
 _NAMES = ("dirty_ratio", "dirty_bytes")  # writing one zeroes the other: the one in force goes last
 
@@ -76,7 +81,10 @@ def limited(limit, folder=_SYSCTL):
     recover(folder)
     before = read(folder)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(_state_path(), flags, 0o600)
+    try:
+        fd = os.open(_state_path(), flags, 0o600)
+    except FileExistsError:
+        raise Busy(f"vm.dirty_bytes is in another benchmark's hands: {_state_path()}") from None
 
     def restore():
         cleanup.unregister(restore)

@@ -23,14 +23,19 @@ _STEP = 4 << 20
 class AgedCache:
     """target_free: leave about so many bytes of memory free.
 
+    skip_cached: do not read again what is still in the cache: a refresh takes a twentieth of a
+    second and not seconds. Memory is as full; only the order in which it would be given up differs.
+
     read_memory() -> (free, total) in bytes is a parameter so that a test can stand in for the
     machine.
     """
 
-    def __init__(self, folder, target_free=2 << 30, read_memory=None, progress=None):
+    def __init__(self, folder, target_free=2 << 30, read_memory=None, progress=None,
+                 skip_cached=False):
         self.target_free = target_free
         self._memory = read_memory or _machine_memory
         self._progress = progress or (lambda bytes_read: None)
+        self._skip_cached = skip_cached and kernel.cachestat_supported()
         self._fd, self.path = tempfile.mkstemp(prefix="age-", dir=folder)
         cleanup.register(self.close)
         self._size = self._memory()[1] // _STEP * _STEP
@@ -46,6 +51,9 @@ class AgedCache:
         while offset < self._size:
             if offset >= self.filled and self._memory()[0] <= self.target_free:
                 break
+            if self._skip_cached and offset < self.filled and self._is_cached(offset):
+                offset += _STEP
+                continue
             count = os.preadv(self._fd, [buffer], offset)
             if count <= 0:
                 break
@@ -54,6 +62,9 @@ class AgedCache:
                 self._progress(offset)
         self.filled = max(self.filled, offset)
         return self.filled
+
+    def _is_cached(self, offset):
+        return kernel.cachestat(self._fd, offset, _STEP).cached * kernel.PAGE_SIZE >= _STEP
 
     def close(self):
         cleanup.unregister(self.close)
