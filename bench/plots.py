@@ -161,13 +161,16 @@ def draw_overview(result, path):
 
     pyplot = _pyplot()
     records = result["records"]
-    scenarios = [s for s in ordered(r["scenario"] for r in records) if of(records, s, "stock")]
+    about = result["header"]["scenarios"]
+    scenarios = [s for s in ordered(r["scenario"] for r in records)
+                 if of(records, s, "stock") and about[s]["speed"]]
     variants = [v for v in result["header"]["variants"]
                 if v != "stock" and any(r["variant"] == v for r in records)]
     if pyplot is None or not scenarios or not variants:
         return False
     figure, axis = pyplot.subplots(figsize=(9, 1.2 + 0.42 * len(scenarios)))
     height = 0.84 / len(variants)
+    labelled = set()
     for i, variant in enumerate(variants):
         face, hatch = LOOKS.get(variant, OTHER_LOOK)
         for k, scenario in enumerate(scenarios):
@@ -175,14 +178,19 @@ def draw_overview(result, path):
             if not values:
                 continue
             at = k + (i - (len(variants) - 1) / 2) * height
-            axis.barh(at, median(values), height * 0.9, color=face, hatch=hatch, linewidth=0.6,
-                      edgecolor="black", label=variant if k == 0 else None)
-            axis.plot([min(values), max(values)], [at, at], color="black", linewidth=0.8)
+            axis.barh(at, median(values) - 1, height * 0.9, left=1, color=face, hatch=hatch,
+                      linewidth=0.6, edgecolor="black",
+                      label=None if variant in labelled else variant)
+            labelled.add(variant)
+            axis.plot([min(values), max(values)], [at, at], color="0.5", linewidth=1.2)
     axis.axvline(1, color="black", linewidth=1)
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_ylim(-0.6, len(scenarios) - 0.4)
     axis.set_yticks(range(len(scenarios)))
     axis.set_yticklabels(scenarios)
     axis.invert_yaxis()
-    axis.set_xlabel("MB/s, as a multiple of stock")
+    axis.set_xlabel("MB/s, as a multiple of stock: to the right of 1 is faster")
     axis.grid(axis="x", linewidth=0.3)
     axis.set_axisbelow(True)
     axis.legend(ncol=len(variants), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)

@@ -13,8 +13,16 @@ from . import plots, report, summary
 
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 # What README shows; the rest is in docs/results.md.
-_README_SCENARIOS = ("seq-write", "multi-16", "rand-write", "writers-32", "noisy", "commit-slow",
-                     "competing", "slow-beside-fast", "many-64", "scattered")
+_README_SCENARIOS = {  # name -> its own columns beside speed
+    "seq-write": (), "multi-4": (), "multi-16": (), "rand-write": (), "writers-32": (),
+    "noisy": ("readers MB/s",),
+    "commit-slow": (),
+    "competing": ("plain MB/s",),
+    "slow-beside-fast": ("kept",),
+    "many-64": ("Jain, modest", "greedy / modest"),
+    "durable-commit": (),
+    "scattered": ("counted dirty / written",),
+}
 _README_VARIANTS = ("stock", "tuned", "inline", "dontcache")
 
 
@@ -31,22 +39,31 @@ def _cell(records, scenario, variant, value, digits=0):
     return report.number(report.median(values), digits)
 
 
+def _readme_rows(about, extras):
+    """[(title, value of a record, digits, ratio to stock shown)]"""
+    rows = []
+    if about["speed"]:
+        rows = [("MB/s", lambda r: r["mb_s"], 0, True),
+                ("p99.9, ms", lambda r: r["lat_us"]["p999"] / 1000, 0, False),
+                ("COMMIT, s", lambda r: r["commit_s"], 2, False),
+                ("peak dirty + writeback, MB", lambda r: r["dirty_writeback_peak_bytes"] / 1e6, 0,
+                 False)]
+    return rows + [(name, lambda r, name=name: r["extras"].get(name), 2, False) for name in extras]
+
+
 def readme_block(result, picture=None):
     head, records = result["header"], result["records"]
     variants = [name for name in _README_VARIANTS if any(r["variant"] == name for r in records)]
-    rows = (("MB/s", lambda r: r["mb_s"], 0),
-            ("p99.9, ms", lambda r: r["lat_us"]["p999"] / 1000, 0),
-            ("COMMIT, s", lambda r: r["commit_s"], 2),
-            ("peak dirty + writeback, MB", lambda r: r["dirty_writeback_peak_bytes"] / 1e6, 0))
     lines = [f"![Every scenario]({picture})", ""] if picture else []
     lines += ["| scenario | | " + " | ".join(variants) + " | dontcache x stock |",
               "|" + "---|" * (len(variants) + 3)]
-    for scenario in _README_SCENARIOS:
+    for scenario, extras in _README_SCENARIOS.items():
         if scenario not in head["scenarios"] or not any(r["scenario"] == scenario
                                                         for r in records):
             continue
-        for i, (title, value, digits) in enumerate(rows):
-            ratio = report.ratios(records, scenario, "dontcache", "stock") if i == 0 else []
+        rows = _readme_rows(head["scenarios"][scenario], extras)
+        for i, (title, value, digits, compared) in enumerate(rows):
+            ratio = report.ratios(records, scenario, "dontcache", "stock") if compared else []
             lines.append("| " + " | ".join([
                 head["scenarios"][scenario]["title"] if i == 0 else "", title,
                 *(_cell(records, scenario, name, value, digits) for name in variants),

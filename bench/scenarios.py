@@ -97,6 +97,7 @@ class Scenario:
     extras: tuple = ()  # names of functions in bench/extras.py
     sample_s: float = 0.05
     quick: bool = True
+    speed: bool = True  # False: what it is about is in the extras, and MB/s says little
     seed: str = ""  # where the question comes from
 
     @property
@@ -173,8 +174,8 @@ SCENARIOS = (
              "one down to the slow one's speed.",
              (Stream("alone", judged=False),
               Stream("fast", after="alone"),
-              Stream("slow", writers=4, depth=4, export=1, after="alone", until="fast",
-                     commit=False, judged=False)),
+              Stream("slow", writers=4, depth=4, size=4.0, export=1, after="alone",
+                     until="fast", commit=False, judged=False)),
              (Place(), Place("slow")), extras=("beside",), seed="003"),
     Scenario("scattered", "scattered 4 KiB overwrites, cached file",
              "seeds/000 as it is today: 4 KiB written every 2 MiB of a file that readers have in "
@@ -182,7 +183,7 @@ SCENARIOS = (
              "divided by what was written.",
              (Stream(block=4 * KIB, depth=1, bytes=128 * 4 * KIB, stride=2 * MIB, prepared="cache",
                      commit=False),),
-             without=_NO_DATA, extras=("inflation",), sample_s=0.005, seed="000"),
+             without=_NO_DATA, extras=("inflation",), sample_s=0.005, speed=False, seed="000"),
     Scenario("scattered-neighbour", "streaming beside scattered overwrites",
              "What those overwrites do to somebody else: they go on, in a cached file, while "
              "another client streams through the same export.",
@@ -246,7 +247,7 @@ SCENARIOS = (
              "The review's open question: how long a page stays in the cache after its WRITE, "
              "watched a megabyte at a time every few milliseconds. On a slow device, where it "
              "matters; pages still there at the end count as having stayed.",
-             (Stream(depth=4),), _SLOW, without=_NO_DATA, extras=("residence",), seed="001"),
+             (Stream(depth=4),), _SLOW, without=_NO_DATA, extras=("residence",), speed=False, seed="001"),
     Scenario("steady", "steady state",
              "Four writers for a long time: MB/s second by second (no sawtooth), the server's "
              "memory (no growth).",

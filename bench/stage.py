@@ -43,10 +43,11 @@ class Devices:
 
     @staticmethod
     def image_size(name, profile):
-        # Two streams' data and prepared files; the file system's own needs.
+        # Two streams' data and prepared files, or what a memory full of dirty pages may hold for a
+        # slow device; the file system's own needs.
         if name == "fast":
             return int(2.25 * profile.data) + (4 << 30)
-        return int(2.25 * profile.slow_data) + (1 << 30)
+        return int((4.5 if name == "slow" else 2.25) * profile.slow_data) + (1 << 30)
 
     @classmethod
     def room_needed(cls, names, profile):

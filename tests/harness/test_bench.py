@@ -134,7 +134,8 @@ def made_up_result(rates=((100, 150), (200, 250))):
               "page_cache": "aged", "rounds": 2, "params": {},
               "profile": {"name": "quick", "budget": 30, "data": 1, "slow_data": 1},
               "scenarios": {"noisy": {"title": scenario.title, "why": scenario.why, "seed": "001",
-                                      "without": {}, "devices": ["fast"], "parameters": "p"}},
+                                      "without": {}, "devices": ["fast"], "speed": True,
+                                      "parameters": "p"}},
               "variants": {"stock": "s", "dontcache": "d", "direct": "x"},
               "unavailable": {"direct": "this build has no IO_Mode direct"}}
     return {"header": header, "records": records, "failures": []}
