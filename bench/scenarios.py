@@ -97,6 +97,7 @@ class Scenario:
     extras: tuple = ()  # names of functions in bench/extras.py
     sample_s: float = 0.05
     quick: bool = True
+    once: bool = False  # in the first round alone: it is long
     speed: bool = True  # False: what it is about is in the extras, and MB/s says little
     seed: str = ""  # where the question comes from
 
@@ -251,7 +252,7 @@ SCENARIOS = (
     Scenario("steady", "steady state",
              "Four writers for a long time: MB/s second by second (no sawtooth), the server's "
              "memory (no growth).",
-             (Stream(writers=4, whole_run=True),), extras=("steadiness",), seed="001"),
+             (Stream(writers=4, whole_run=True),), extras=("steadiness",), once=True, seed="001"),
 )
 
 
