@@ -214,7 +214,7 @@ SCENARIOS = (
              "context costs most.",
              (Stream(writers=32, block=64 * KIB, depth=1),), seed="001"),
     Scenario("many-64", "64 clients, one greedy, slow device",
-             "63 modest clients from 16 addresses, two WRITEs of 64 KiB in flight each, have a file "
+             "63 modest clients of 16 addresses, two WRITEs of 64 KiB in flight each, have a file "
              "to write and to COMMIT; one with 64 MiB in flight writes as long as they do, on a "
              "device that cannot keep up. Who gets what, COMMIT counted: Jain's index of the "
              "modest ones, their p99.9, the greedy one's multiple (where nothing limits it, it "
@@ -248,7 +248,8 @@ SCENARIOS = (
              "The review's open question: how long a page stays in the cache after its WRITE, "
              "watched a megabyte at a time every few milliseconds. On a slow device, where it "
              "matters; pages still there at the end count as having stayed.",
-             (Stream(depth=4),), _SLOW, without=_NO_DATA, extras=("residence",), speed=False, seed="001"),
+             (Stream(depth=4),), _SLOW, without=_NO_DATA, extras=("residence",), speed=False,
+             seed="001"),
     Scenario("steady", "steady state",
              "Four writers for a long time: MB/s second by second (no sawtooth), the server's "
              "memory (no growth).",

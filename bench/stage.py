@@ -19,7 +19,7 @@ from harness.kernel import Sampler
 from . import extras, figures, machine, streams, vmdirty
 from .runner import clear, lay_out
 from .scenarios import stream_bytes
-from .variants import Server
+from .variants import NotProven, Server
 
 _TIMELINE_STEP = 0.1
 _LEAVE_PATIENCE = 5.0  # seconds after the last COMMIT that pages have to leave the cache
@@ -156,6 +156,7 @@ class Stage:
         self._prepare(scenario, folders, verify)
         self.devices.slow_down(scenario.devices)
         probed = {name: self.devices.probe(name) for name in scenario.devices}
+        vm_before = vmdirty.read()
         limit = vmdirty.limited(self.profile.budget) if variant.vm_dirty \
             else contextlib.nullcontext()
         neighbours = [(folder, place.plain)
@@ -179,6 +180,7 @@ class Stage:
             if watch:
                 watch.stop(_LEAVE_PATIENCE)
             device_after = [each.device_bytes_written() for each in disks]
+            _prove_limit(variant, self.profile, vm_before)
             proof = server.prove(_written(scenario, reports, export=0))
             rss_peak = server.peak_rss_bytes()
         verified = None
@@ -210,6 +212,15 @@ class Stage:
             return None
         judged = next(s for s in scenario.streams if s.judged)
         return extras.Residence(streams.files_of(judged, folders[judged.export])[0]).start()
+
+
+def _prove_limit(variant, profile, before):
+    """vm.dirty_bytes belongs to the machine: that it was what it should be needs a look, also for
+    the variants that leave it alone."""
+    wanted = {"dirty_bytes": profile.budget, "dirty_ratio": 0} if variant.vm_dirty else before
+    found = vmdirty.read()
+    if found != wanted:
+        raise NotProven(f"{variant.name}: the kernel's limits are {found}, not {wanted}")
 
 
 def _read_all(path):

@@ -23,8 +23,8 @@ _STEP = 4 << 20
 class AgedCache:
     """target_free: leave about so many bytes of memory free.
 
-    skip_cached: do not read again what is still in the cache: a refresh takes a twentieth of a
-    second and not seconds. Memory is as full; only the order in which it would be given up differs.
+    skip_cached: read only what is gone from the cache, and only until memory is as full as it was:
+    a refresh takes a fraction of the time. What differs is the order in which pages would go.
 
     read_memory() -> (free, total) in bytes is a parameter so that a test can stand in for the
     machine.
@@ -49,11 +49,13 @@ class AgedCache:
         buffer = memoryview(bytearray(_STEP))
         offset = 0
         while offset < self._size:
-            if offset >= self.filled and self._memory()[0] <= self.target_free:
-                break
             if self._skip_cached and offset < self.filled and self._is_cached(offset):
                 offset += _STEP
                 continue
+            # Reading what is gone while memory is full would push out what comes next, and so on.
+            if (offset >= self.filled or self._skip_cached) \
+                    and self._memory()[0] <= self.target_free:
+                break
             count = os.preadv(self._fd, [buffer], offset)
             if count <= 0:
                 break
