@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""Pictures of bench/run: one for each scenario, with four panels, and one of all.
+"""Pictures of bench/run: one for each scenario, with four panels, and one of all; where several
+devices take part, also one of dirty and writeback apart, for each device.
 
   bars             MB/s of each variant: the median, each run a dot, the spread a line
   over time        MB/s of the first round
@@ -155,6 +156,43 @@ def draw_scenario(result, scenario, path):
     return True
 
 
+def draw_devices(result, scenario, path):
+    """Dirty and writeback apart, a row for each variant and a column for each export: the pictures
+    of the mail that asked what a second device does to the first one's dirty pages."""
+    pyplot = _pyplot()
+    records = [r for r in result["records"] if r["scenario"] == scenario]
+    variants = [v for v in result["header"]["variants"] if v != "discard"
+                and of(records, scenario, v)]
+    if pyplot is None or not variants:
+        return False
+    columns = max(len(r["exports"]) for r in records)
+    budget = result["header"]["profile"]["budget"] / 1e6
+    figure, axes = pyplot.subplots(len(variants), columns, sharex=True, sharey=True, squeeze=False,
+                                   figsize=(5 * columns, 0.6 + 1.5 * len(variants)))
+    for row, variant in zip(axes, variants):
+        exports = _first(records, scenario, variant)["exports"]
+        for number, (axis, export) in enumerate(zip(row, exports)):
+            times = [p[0] for p in export["timeline"]]
+            dirty = [p[1] / 1e6 for p in export["timeline"]]
+            both = [(p[1] + p[2]) / 1e6 for p in export["timeline"]]
+            axis.fill_between(times, dirty, color="0.75", label="dirty", linewidth=0)
+            axis.fill_between(times, dirty, both, facecolor="white", edgecolor="0.3",
+                              hatch="////", label="writeback", linewidth=0.4)
+            axis.plot(times, both, color="black", linewidth=0.8)
+            axis.axhline(budget, color="black", linewidth=0.8, linestyle=(0, (6, 3)))
+            axis.set_title(f"{variant}, export {number + 1}", fontsize=8, loc="left", pad=2)
+            axis.grid(linewidth=0.3)
+    axes[0][0].set_ylim(bottom=0)
+    axes[0][0].legend(frameon=False, fontsize=7, loc="upper right")
+    for axis in axes[-1]:
+        axis.set_xlabel("seconds")
+    figure.supylabel("MB; dashes: the budget", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None, dpi=80)
+    pyplot.close(figure)
+    return True
+
+
 def draw_overview(result, path):
     """MB/s of every scenario as a multiple of stock, formed within each round."""
     from .report import ratios
@@ -201,7 +239,7 @@ def draw_overview(result, path):
 
 
 def draw_all(result, folder, kind="svg"):
-    """{scenario, or 'overview': file} of what was drawn."""
+    """{scenario, SCENARIO-devices or 'overview': file} of what was drawn."""
     os.makedirs(folder, exist_ok=True)
     drawn = {}
     if draw_overview(result, os.path.join(folder, "overview.png")):
@@ -209,4 +247,8 @@ def draw_all(result, folder, kind="svg"):
     for scenario in ordered(r["scenario"] for r in result["records"]):
         if draw_scenario(result, scenario, os.path.join(folder, f"{scenario}.{kind}")):
             drawn[scenario] = f"{scenario}.{kind}"
+        if len(result["header"]["scenarios"][scenario]["devices"]) > 1:
+            name = f"{scenario}-devices"
+            if draw_devices(result, scenario, os.path.join(folder, f"{name}.{kind}")):
+                drawn[name] = f"{name}.{kind}"
     return drawn

@@ -63,13 +63,13 @@ def _row(cells):
     return "| " + " | ".join(cells) + " |"
 
 
-def scenario_lines(result, name, picture=None, base="stock", ceiling="discard"):
+def scenario_lines(result, name, pictures=(), base="stock", ceiling="discard"):
     head, records = result["header"], result["records"]
     about = head["scenarios"][name]
     mine = [r for r in records if r["scenario"] == name]
     extras = ordered(key for r in mine for key in r["extras"])
     lines = [f"### {name}: {about['title']}", "", about["why"], "", about["parameters"] + ".", ""]
-    if picture:
+    for picture in pictures:
         lines += [f"![{about['title']}]({picture})", ""]
     header = ["variant", *(title for title, _ in report.COLUMNS), f"x {base}", f"of {ceiling}",
               *extras]
@@ -176,7 +176,8 @@ def markdown(result, pictures=None):
     if "overview" in pictures:
         lines += [f"![Every scenario]({pictures['overview']})", ""]
     for name in head["scenarios"]:
-        lines += scenario_lines(result, name, pictures.get(name))
+        lines += scenario_lines(result, name, [pictures[key] for key in (name, f"{name}-devices")
+                                               if key in pictures])
     if records:
         lines += seed_lines(result) + losses(result)
         lines += report.disturbance(records) + disturbed(records) + report.proofs(records)

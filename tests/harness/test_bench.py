@@ -6,6 +6,7 @@ A wrong formula here would be a wrong claim in README. No root is needed.
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,9 +15,10 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [ROOT]
 
-from bench import (extras, figures, publish, report, scenarios, stage, streams, summary,  # noqa: E402
-                   variants, vmdirty)
+from bench import (extras, figures, plots, publish, report, scenarios, stage,  # noqa: E402
+                   streams, summary, variants, vmdirty)
 from harness import paths  # noqa: E402
+from harness.kernel import Sample  # noqa: E402
 from harness.testing import main, requires, workdir  # noqa: E402
 
 # What the specification of results.json names.
@@ -111,7 +113,7 @@ def made_up_report(rate, writers=1):
 
 class MadeUpSampler:
     peak_dirty, peak_writeback, peak_dirty_writeback, longest_gap = 10, 20, 25, 0.05
-    samples = []
+    samples = [Sample(1.0 + i / 20, 1000 * i, 500, 0) for i in range(20)]
 
 
 def made_up_result(rates=((100, 150), (200, 250))):
@@ -177,6 +179,17 @@ def test_readme_block_is_replaced_and_nothing_else():
         publish.block_replaced(readme.read(), "")
     block = publish.readme_block(made_up_result(), "p.png")
     assert "| 150 | 200 | 1.38 (1.25..1.50) |" in block, block
+
+
+def test_pictures_are_drawn_of_all_that_ran():
+    requires(importlib.util.find_spec("matplotlib"), "no matplotlib")
+    result = made_up_result()
+    result["header"]["scenarios"]["noisy"]["devices"] = ["fast", "slow"]
+    with workdir("plots") as folder:
+        drawn = plots.draw_all(result, folder)
+        assert set(drawn) == {"overview", "noisy", "noisy-devices"}, drawn
+        assert all(os.path.getsize(os.path.join(folder, name)) for name in drawn.values())
+    assert plots.tail([[1000, 3], [2000, 1]]) == [(1.0, 0.25), (2.0, 0.0)]
 
 
 @contextlib.contextmanager
