@@ -14,7 +14,7 @@ from . import plots, report, summary
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 # What README shows; the rest is in docs/results.md.
 _README_SCENARIOS = {  # name -> its own columns beside speed
-    "seq-write": (), "multi-4": (), "multi-16": (), "rand-write": (), "writers-32": (),
+    "seq-write": (), "multi-4": (), "multi-16": (), "rand-write": (), "small-write": (),
     "noisy": ("readers MB/s",),
     "commit-slow": (),
     "competing": ("plain MB/s",),
@@ -23,7 +23,7 @@ _README_SCENARIOS = {  # name -> its own columns beside speed
     "durable-commit": (),
     "scattered": ("counted dirty / written",),
 }
-_README_VARIANTS = ("stock", "tuned", "inline", "dontcache")
+_README_VARIANTS = ("stock", "stock-vm", "inline", "dontcache")
 
 
 def block_replaced(text, block):

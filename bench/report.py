@@ -12,7 +12,7 @@ import sys
 LOOKS = {
     "discard": ("#ffffff", ".."),
     "stock": ("#b0b0b0", ""),
-    "tuned": ("#ffffff", "\\\\"),
+    "stock-vm": ("#ffffff", "\\\\"),
     "inline": ("#ffffff", "//"),
     "buffered": ("#d8d8d8", "xx"),
     "dontcache": ("#303030", ""),

@@ -20,7 +20,7 @@ class Profile:
     name: str
     data: int  # of a stream on a fast device
     slow_data: int
-    budget: int  # Dirty_Bytes of the plugin, and vm.dirty_bytes of `tuned`
+    budget: int  # Dirty_Bytes of the plugin, and vm.dirty_bytes of `stock-vm`
     seconds: float  # of timed streams
     delay: float  # until a second writer starts
     steady: float  # seconds
@@ -140,6 +140,9 @@ SCENARIOS = (
     Scenario("multi-16-one-file", "16 writers, one file",
              "nfsd-io-bench with numjobs=16 and one --filename: 16 clients, the same offsets.",
              (Stream(writers=16, depth=4, layout="same", size=8.0),), seed="001"),
+    Scenario("small-write", "16 writers, 64 KiB",
+             "Sixteen times as many requests for the same bytes: what the path itself costs.",
+             (Stream(writers=16, block=64 * KIB, depth=4),), seed="001"),
     Scenario("rand-write", "random 64 KiB",
              "nfsd-io-bench's random write, 16 jobs with a file each: overwrites in random order "
              "of files that lie on the device and not in the cache.",
@@ -162,6 +165,10 @@ SCENARIOS = (
              "A client streams to a slow device and COMMITs: how long its close() takes is the "
              "dirty data that was allowed to pile up, divided by the device's speed.",
              (Stream(),), _SLOW, seed="001"),
+    Scenario("slow-16", "16 writers, slow device",
+             "More than the device can take, from many: memory, tails and fairness while everybody "
+             "is held back. RWF_DONTCACHE written inline bounds nothing here.",
+             (Stream(writers=16, depth=4),), _SLOW),
     Scenario("competing", "two writers, one of them plain",
              "dontcache-bench's competing writers: one through an export of the variant, one "
              "through a plain export beside it. Does one pay for the other? With `buffered` and "

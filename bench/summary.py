@@ -156,7 +156,7 @@ def introduction(result):
         f"{head['versions']['project']}. `{head['command']}`.", "",
         f"File system {head['fs']} on {head['device']}. Devices before the first run, O_DIRECT, "
         f"1 MiB, depth 16, not throttled: {probes}. Page cache: {head['page_cache']}. Budget "
-        f"{profile['budget'] / 1e6:.0f} MB (Dirty_Bytes, and vm.dirty_bytes of `tuned`); data "
+        f"{profile['budget'] / 1e6:.0f} MB (Dirty_Bytes, and vm.dirty_bytes of `stock-vm`); data "
         f"{profile['data'] / 1e6:.0f} MB a stream, {profile['slow_data'] / 1e6:.0f} on a slow "
         "device.", "",
         f"Profile {profile['name']}, {head['rounds']} rounds: medians, with the least and the "

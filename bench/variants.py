@@ -3,7 +3,7 @@
 
 discard  the ceiling: stock, but the data of each WRITE is thrown away once it is received
 stock    the distribution's FSAL_VFS, as people run it today
-tuned    stock, with vm.dirty_bytes of the whole machine set to the budget while it is measured
+stock-vm stock, with vm.dirty_bytes of the whole machine set to the budget while it is measured
 inline   stock with every write made an RWF_DONTCACHE one: the writing thread submits the I/O; it
          stands for IO_Mode kernel where the plugin has none
 others   our plugin with that IO_Mode
@@ -21,7 +21,7 @@ from harness import paths
 from harness.params import problems
 from harness.ganesha import Export, Ganesha
 
-from . import tools
+from . import tools, vmdirty
 
 
 class NotProven(RuntimeError):
@@ -49,7 +49,7 @@ def get(name, params=None):
         "discard": Variant("discard", "ceiling: data discarded", preload="discard",
                            keeps_data=False),
         "stock": Variant("stock", "stock FSAL_VFS"),
-        "tuned": Variant("tuned", "stock, vm.dirty_bytes = budget", vm_dirty=True),
+        "stock-vm": Variant("stock-vm", "stock, vm.dirty_bytes = budget", vm_dirty=True),
         "inline": Variant("inline", "stock, RWF_DONTCACHE inline", preload="inline"),
     }
     if name in known:
@@ -62,6 +62,8 @@ def get(name, params=None):
 
 def unavailable(variant):
     """Why this build has no such variant, or None. A mode that is asked for is shown either way."""
+    if variant.vm_dirty and not vmdirty.supported():
+        return "vm.dirty_bytes cannot be set here"
     if variant.is_plugin and problems({"IO_Mode": variant.mode}):
         return f"this build has no IO_Mode {variant.mode}"
     return None

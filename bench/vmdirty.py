@@ -37,6 +37,10 @@ def _boot_id():
         return ""
 
 
+def supported(folder=_SYSCTL):
+    return all(os.access(os.path.join(folder, name), os.W_OK) for name in _NAMES)
+
+
 def read(folder=_SYSCTL):
     values = {}
     for name in _NAMES:

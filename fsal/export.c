@@ -62,7 +62,7 @@ static uint64_t drain_time(const struct dcf_export *e)
 	uint64_t now = dcf_now(NULL), timeout = e->params.drain_timeout_ms * MS, left;
 
 	pthread_mutex_lock(&dcf.live_lock);
-	if (began == 0 || now - last > 1000 * MS)
+	if (began == 0 || (now > last && now - last > 1000 * MS))
 		began = now;
 	last = now + timeout;
 	left = now - began < timeout ? timeout - (now - began) : 0;

@@ -102,6 +102,24 @@ static inline bool dcf_no_fd(fsal_status_t st)
 	return FSAL_IS_ERROR(st) && (st.minor == EMFILE || st.minor == ENFILE) && dcf.engine;
 }
 
+/* Is that what a failed writeback looks like? Everything else (a file that is gone, a permission, "try later")
+ * says nothing about data. */
+static inline bool dcf_lost_data(fsal_status_t st)
+{
+	switch (st.major) {
+	case ERR_FSAL_IO:
+	case ERR_FSAL_NXIO:
+	case ERR_FSAL_NOSPC:
+	case ERR_FSAL_DQUOT:
+	case ERR_FSAL_ROFS:
+	case ERR_FSAL_FBIG:
+	case ERR_FSAL_SERVERFAULT:
+		return true;
+	default:
+		return false;
+	}
+}
+
 /* module.c */
 MODULE_INIT void dcf_init(void);
 MODULE_FINI void dcf_fini(void);

@@ -283,7 +283,7 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 		/* No descriptor: nothing may stay dirty that nobody accounts (R9). */
 		if (len > 0)
 			st = sub_commit(r->e, r->h);
-		if (FSAL_IS_ERROR(st) && st.major != ERR_FSAL_DELAY && r->file && len > 0)
+		if (dcf_lost_data(st) && r->file && len > 0)
 			dc_file_error(r->file, st.minor ? -abs(st.minor) : -EIO);
 		dc_count_write_through(r->e->budget);
 		dc_unreserve(r->e->budget, r->pages);
@@ -419,7 +419,7 @@ static fsal_status_t commit2(obj_t *h, off_t offset, size_t len)
 		return status_of(err);
 	}
 	DCF_TRY(e, st, SUB(h)->obj_ops->commit2(SUB(h), offset, len));
-	if (file && FSAL_IS_ERROR(st) && st.major != ERR_FSAL_DELAY)
+	if (file && dcf_lost_data(st))
 		dc_file_error(file, st.minor ? -abs(st.minor) : -EIO);
 	return st;
 }

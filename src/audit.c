@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend_plain.h"
 #include "internal.h"
 
 /* Up to this size a file is compared window by window, beyond it as a whole. */
@@ -103,15 +104,21 @@ void dc_audit_begin(struct dc_file *file, int fd)
 {
 	struct dc_backend *be = file->exp->dev->be;
 	struct dc_cachestat st;
+	bool first;
 	int fresh;
 
-	if (!be->ops->cachestat || be->ops->cachestat(be, fd, 0, 0, &st) < 0 || st.dirty == 0)
+	pthread_mutex_lock(&file->lock);
+	first = file->fd < 0;
+	pthread_mutex_unlock(&file->lock);
+	if (!first || !be->ops->cachestat || be->ops->cachestat(be, fd, 0, 0, &st) < 0 ||
+	    st.dirty == 0)
 		return;
-	/* Not through `fd`: its errors are for those who commit. */
+	/* Not through `fd`: its errors are for those who commit. And plainly: an injected fault is not meant
+	 * for this. */
 	fresh = be->ops->reopen(be, fd);
 	if (fresh < 0)
 		return;
-	be->ops->writeback(be, fresh, 0, 0);
+	dc_plain_writeback(be, fresh, 0, 0);
 	close(fresh);
 }
 

@@ -91,10 +91,11 @@ static struct dc_backend *default_backend(struct dc_engine *eng, int *err)
 
 	if (be)
 		return be;
-	dc_log(eng, DC_LOG_WARN,
-	       "io_uring is not available (%s): the flusher uses plain system calls on threads of "
-	       "its own. See kernel.io_uring_disabled, seccomp, or RLIMIT_MEMLOCK",
-	       strerror(-*err));
+	if (!atomic_exchange(&eng->said_no_uring, true))
+		dc_log(eng, DC_LOG_WARN,
+		       "io_uring is not available (%s): the flusher uses plain system calls on threads of "
+		       "its own. See kernel.io_uring_disabled, seccomp, or RLIMIT_MEMLOCK",
+		       strerror(-*err));
 	return dc_backend_threads(err);
 }
 

@@ -63,6 +63,7 @@ void dc_file_set_fd(struct dc_file *file, int fd)
 	pthread_mutex_lock(&file->lock);
 	if (file->fd < 0) {
 		file->fd = fd;
+		atomic_store(&file->eof, dc_file_size(file));
 		atomic_fetch_add(&file->exp->eng->nr_open, 1);
 		fd = -1;
 		dc_file_rest_locked(file);
@@ -341,7 +342,11 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 {
 	struct dc_export *exp = file->exp;
 	struct dc_inflation in = { 0 };
-	uint64_t added = 0, inflated = 0;
+	uint64_t added = 0, inflated = 0, eof = atomic_load(&file->eof);
+
+	/* A write beyond the end zeroes the rest of the page that the file ended in. */
+	if (len > 0 && offset > eof)
+		dc_file_edge(file, eof);
 
 	if (len > 0 && reserved > dc_write_pages(offset, len))
 		dc_inflation_ask(file, offset, len, &in);
@@ -355,6 +360,8 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 		dc_assert(added <= reserved);
 		inflated = dc_inflation_claim_locked(file, &in, reserved - added);
 		added += inflated;
+		if (offset + len > atomic_load(&file->eof))
+			atomic_store(&file->eof, offset + len);
 		file->write_seq++;
 		if (!stable) {
 			file->need_seq = file->write_seq;
@@ -446,6 +453,7 @@ static void cancel(struct dc_file *file, uint64_t first, uint64_t last, uint64_t
 
 void dc_file_truncated(struct dc_file *file, uint64_t new_size, uint64_t seq)
 {
+	atomic_store(&file->eof, new_size);
 	/* The page that holds the new end stays claimed: its head may still be dirty. */
 	cancel(file, (new_size >> DC_PAGE_SHIFT) + (new_size % DC_PAGE_SIZE != 0), DC_NO_PAGE - 1,
 	       seq);

@@ -22,19 +22,14 @@
 
 #include "internal.h"
 
-/* Claims the page if it is dirty, and what else was found dirty in its window beyond its claims, out of
+/* Claims the page, and what else was found dirty in its window beyond its claims, out of
  * `reserved` pages. Nothing locked, descriptor pinned. Returns the pages claimed. */
 static uint64_t claim_edge(struct dc_file *file, uint64_t offset, uint64_t reserved)
 {
 	struct dc_export *exp = file->exp;
-	struct dc_backend *be = exp->dev->be;
 	uint64_t page = offset >> DC_PAGE_SHIFT, added = 0;
 	struct dc_inflation in = { 0 };
-	struct dc_cachestat st;
 
-	if (be->ops->cachestat(be, file->fd, page << DC_PAGE_SHIFT, DC_PAGE_SIZE, &st) < 0 ||
-	    st.dirty == 0)
-		return 0;
 	dc_inflation_ask(file, offset, 1, &in);
 	pthread_mutex_lock(&file->lock);
 	if (!file->unlinked) {
@@ -57,9 +52,19 @@ void dc_file_edge(struct dc_file *file, uint64_t offset)
 	struct dc_export *exp = file->exp;
 	struct dc_backend *be = exp->dev->be;
 	uint64_t window = offset >> DC_WINDOW_SHIFT << DC_WINDOW_SHIFT, added;
+	struct dc_cachestat st;
+	bool claimed;
 	int res, fd;
 
 	if (offset % DC_PAGE_SIZE == 0 || !be->ops->cachestat)
+		return;
+	pthread_mutex_lock(&file->lock);
+	claimed = dc_map_count(&file->map, offset >> DC_PAGE_SHIFT, offset >> DC_PAGE_SHIFT) > 0;
+	pthread_mutex_unlock(&file->lock);
+	if (claimed ||
+	    be->ops->cachestat(be, file->fd, offset >> DC_PAGE_SHIFT << DC_PAGE_SHIFT, DC_PAGE_SIZE,
+			       &st) < 0 ||
+	    st.dirty == 0)
 		return;
 	if (dc_admit(exp, DC_WINDOW_PAGES)) {
 		added = claim_edge(file, offset, DC_WINDOW_PAGES);

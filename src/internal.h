@@ -93,6 +93,7 @@ struct dc_file {
 	uint32_t fd_users;		     /* of both */
 	uint32_t turn_pins;		     /* of them: by turns, also by those that only drop */
 	bool idle;			     /* on engine.idle */
+	_Atomic uint64_t eof; /* bytes: where the file ends, as far as we know: a hint */
 	bool unlinked;
 	bool holds_dirty_ref, holds_sync_ref, holds_error_ref;
 
@@ -290,6 +291,8 @@ struct dc_engine {
 	_Atomic uint32_t nr_open;  /* descriptors of our own */
 	_Atomic uint32_t max_open; /* opt.max_open_files, or less for a while: dc_fd_shed() */
 	_Atomic uint64_t shed_at;  /* ns */
+
+	_Atomic bool said_no_uring;
 
 	pthread_mutex_t orphan_lock;	 /* a leaf */
 	TAILQ_HEAD(, dc_orphan) orphans; /* oldest first */

@@ -18,7 +18,8 @@
  * file since before its write began.
  *
  * The descriptor is opened before the write, so that it cannot have missed an error that concerns it; for
- * a COMMIT, whose writes are older, what the other descriptor may have taken before is waited for.
+ * a COMMIT, whose writes are older, what the other descriptor may have taken before is waited for, and the
+ * other descriptor itself is asked.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -419,9 +420,10 @@ bool dc_range_pays_locked(struct dc_file *file, uint64_t offset, uint64_t len)
 int dc_commit_range_locked(struct dc_file *file, uint64_t client, uint64_t offset, uint64_t len,
 			   uint64_t errors, int *puts)
 {
+	struct dc_backend *be = file->exp->dev->be;
 	uint64_t end = offset + len;
 	struct dc_stable *leader;
-	int res = 0;
+	int res = 0, told;
 
 	while (offset < end && res == 0) {
 		struct waiting w = { .s = { .offset = offset, .client = client, .errors = errors } };
@@ -447,6 +449,11 @@ int dc_commit_range_locked(struct dc_file *file, uint64_t client, uint64_t offse
 	dc_reap_locked(file, file->sync_fd_turn);
 	while (file->syncing && file->sync_no == file->sync_fd_sync)
 		dc_file_wait_locked(file);
+	/* And what this one has never been told of because somebody else was, a local process's fsync for
+	 * one, before it was opened. */
+	told = be->ops->error(be, file->fd);
+	if (told < 0)
+		dc_error_locked(file, told);
 	if (res == 0 && atomic_load(&file->errors) != errors)
 		res = file->last_error;
 	return res;

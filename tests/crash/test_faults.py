@@ -34,7 +34,7 @@ class Writer(threading.Thread):
         self.shared = client.open('shared', create=True)
         self.base = number * SHARED
         self.refused = {}                       # status -> times, of WRITE and COMMIT
-        self.resent = self.delays = 0
+        self.resent = self.delays = self.short = 0
         self.problem = None
         self.ends = {}                          # file name -> bytes confirmed
 
@@ -50,6 +50,9 @@ class Writer(threading.Thread):
                 good = False
             else:
                 verifiers.add(reply.verifier)
+                if reply.count < PIECE:     # the disk was full in the middle of it
+                    self.short += 1
+                    good = False
         if stable == nfsraw.UNSTABLE:
             commit = f.commit(check=False)
             if not commit.ok:
@@ -100,7 +103,8 @@ def summary(writers):
     for w in writers:
         for status, n in w.refused.items():
             refused[status] = refused.get(status, 0) + n
-    print('    rounds sent again %d, refused %s' % (sum(w.resent for w in writers), refused), flush=True)
+    print('    rounds sent again %d, short writes %d, refused %s' % (
+        sum(w.resent for w in writers), sum(w.short for w in writers), refused), flush=True)
     return refused
 
 

@@ -77,7 +77,7 @@ def test_table_of_scenarios_is_sound():
             known = {stream.name for stream in each.streams}
             assert len(known) == len(each.streams), f"{each.name}: files would collide"
             assert any(stream.judged for stream in each.streams), each.name
-            assert set(each.without) <= {"discard", "stock", "tuned", "inline"}, each.name
+            assert set(each.without) <= {"discard", "stock", "stock-vm", "inline"}, each.name
             for extra in each.extras:
                 assert callable(getattr(extras, extra)), (each.name, extra)
             for stream in each.streams:

@@ -47,6 +47,7 @@ enum kind {
 	OP_ERROR,  /* the sub-FSAL saw an error */
 	OP_EXTEND, /* a change of size zeroes a part of a page */
 	OP_SHED,   /* the process has no descriptor left */
+	OP_LOCAL,  /* a local process's fsync is told of the file's error */
 	OP_CLEAR,  /* everything that can end, ends */
 	NR_OPS
 };
@@ -55,9 +56,9 @@ static const char *const op_names[NR_OPS] = { "write", "begin", "done",	  "commi
 					      "poll",  "start", "finish", "kernel", "time",
 					      "trunc", "punch", "unlink", "forget", "limit",
 					      "bulk",  "quiet", "spoil",  "error",  "extend",
-					      "shed",  "clear" };
-static const unsigned int weight[NR_OPS] = { 24, 8, 12, 10, 14, 16, 10, 14, 4, 6, 3,
-					     2,	 2, 4,	3,  3,	2,  2,	1,  3, 1, 1 };
+					      "shed",  "local", "clear" };
+static const unsigned int weight[NR_OPS] = { 24, 8, 12, 10, 14, 16, 10, 14, 4, 6, 3, 2,
+					     2,	 4, 3,	3,  2,	2,  1,	3,  1, 2, 1 };
 
 struct step {
 	enum kind kind;
@@ -655,6 +656,9 @@ static void run_step(const struct step *st)
 		break;
 	case OP_SHED:
 		dc_fd_shed(W->eng);
+		break;
+	case OP_LOCAL:
+		W->slot[st->a % NR_SLOTS]->err_seen = true;
 		break;
 	case OP_CLEAR:
 		settle(st->a);

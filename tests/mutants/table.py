@@ -44,6 +44,9 @@ MUTANTS = [
         ('src/commit.c', 'if (*res == 0 && seq > file->synced_seq)\n\t\tfile->synced_seq = seq;',
          'if (*res == 0 && file->write_seq >= seq)\n\t\tfile->synced_seq = file->write_seq;')],
         'test_model', MODEL, fast=True),
+    Mutant('range_commit_asks_nobody', 'a COMMIT of a range misses an error that only the older descriptor knows of', [
+        ('src/stable.c', 'told = be->ops->error(be, file->fd);', 'told = 0 * (be == NULL);')],
+        'test_stable'),
     Mutant('turn_eats_the_error', 'a sync counts though a turn beside it may have consumed its error', [
         ('src/commit.c', 'dc_reap_locked(file, file->turn_id);', ';')],
         'test_model', MODEL),

@@ -172,9 +172,16 @@ static void fake_free(struct dc_backend *be)
 
 static int fake_error(struct dc_backend *be, int fd)
 {
-	(void)be;
-	(void)fd;
-	return 0; /* errors are the script's */
+	struct fake *f = (struct fake *)be;
+	int err = 0;
+
+	pthread_mutex_lock(&f->lock);
+	if (fd == f->pending_fd) {
+		err = f->pending;
+		f->pending = 0;
+	}
+	pthread_mutex_unlock(&f->lock);
+	return err;
 }
 
 static int fake_reopen(struct dc_backend *be, int fd)

@@ -34,6 +34,7 @@ struct fake {
 	unsigned int fail_n[FAKE_KINDS];
 	int fail_sync, fail_direct; /* the same for sync() and writeback() */
 	unsigned int fail_sync_n, fail_direct_n;
+	int pending, pending_fd; /* what error() will tell, once, through that descriptor */
 	bool no_timeout; /* wait() ends by wake() or completions alone: a lost wake-up hangs */
 	bool block_sync; /* sync() waits for fake_allow_sync() */
 	unsigned int sync_permits;

@@ -375,6 +375,24 @@ static void test_commit_of_a_range_fails(void **state)
 	rig_free(r);
 }
 
+/* A local process's fsync was told of the error before the range's descriptor was opened; only the older
+ * descriptor has it still. */
+static void test_commit_of_a_range_asks_both(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){ .background = 60 * MiB });
+	struct dc_file *file = rig_file(r, 1);
+
+	(void)state;
+	rig_write(r, file, 0, 4 * MiB, A);
+	rig_write(r, file, 100 * MiB, PAGE, B);
+	r->fake->pending = -EIO;
+	r->fake->pending_fd = file->fd;
+	assert_int_equal(commit_range(r, file, B, 100 * MiB, PAGE), -EIO);
+	assert_int_equal(rig_commit(r, file, A), -EIO);
+	dc_file_put(file);
+	rig_free(r);
+}
+
 /* ---- who is told ---- */
 
 static int commit_as(struct rig *r, struct dc_file *file, uint64_t client)
@@ -514,12 +532,25 @@ static void test_edge_is_claimed(void **state)
 	assert_int_equal(rig_stats(r).dirty, 4 * PAGE);
 	dc_file_edge(file, 2 * PAGE); /* no page is cut there */
 	assert_int_equal(rig_stats(r).dirty, 4 * PAGE);
+	/* A write beyond an end inside a page dirties that page too. */
+	kernel = (struct dc_cachestat){ 0 };
+	rig_write(r, file, 0, PAGE + 100, A);
+	assert_int_equal(rig_commit(r, file, A), 0);
+	kernel = (struct dc_cachestat){ .cached = 1, .dirty = 1 };
+	rig_write(r, file, 4 * MiB, PAGE, A);
+	assert_int_equal(rig_stats(r).dirty, 2 * PAGE);
+	kernel = (struct dc_cachestat){ 0 };
+	assert_int_equal(rig_commit(r, file, A), 0);
+	kernel = (struct dc_cachestat){ .cached = 4, .dirty = 4 };
+	dc_file_edge(file, 5000);
 	/* No room: written back at once, and nothing is claimed. */
 	rig_write(r, file, 8 * MiB, MiB, A);
 	rig_write(r, file, 16 * MiB, MiB, A);
 	rig_write(r, file, 24 * MiB, MiB, A);
 	kernel.dirty = 7;
-	dc_file_edge(file, 5000);
+	dc_file_edge(file, 5000); /* claimed already */
+	assert_int_equal(r->fake->directs, 0);
+	dc_file_edge(file, 9 * PAGE + 5);
 	assert_int_equal(r->fake->directs, 1);
 	assert_int_equal(rig_stats(r).dirty, 3 * MiB + 4 * PAGE);
 	rig_check_sum(r, 0);
@@ -624,6 +655,7 @@ int main(void)
 		cmocka_unit_test(test_unlinked_meanwhile),
 		cmocka_unit_test(test_commit_of_a_range),
 		cmocka_unit_test(test_commit_of_a_range_fails),
+		cmocka_unit_test(test_commit_of_a_range_asks_both),
 		cmocka_unit_test(test_clients_of_one_address),
 		cmocka_unit_test(test_two_commits_of_one_client),
 		cmocka_unit_test(test_error_outlives_its_export),
