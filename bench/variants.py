@@ -106,7 +106,8 @@ class Server(Ganesha):
         )
 
     def prove(self, written):
-        """After a run of `written` bytes through export 1: NotProven unless the variant was on. What showed it."""
+        """After a run of `written` bytes through export 1: NotProven unless the variant was on.
+        Returns what showed it."""
         with open(f"/proc/{self.pid}/maps", encoding="utf-8", errors="replace") as maps:
             mapped = "libfsaldontcache" in maps.read()
         if mapped != self.variant.is_plugin:
