@@ -54,16 +54,6 @@ def files_of(load, folder):
     return [os.path.join(folder, f"load.{number}") for number in range(load.files)]
 
 
-def percentile(histogram, percent):
-    """Of [[microseconds, count], ...], sorted."""
-    rank = max(1, round(sum(count for _, count in histogram) * percent / 100))
-    for value, count in histogram:
-        rank -= count
-        if rank <= 0:
-            return value
-    return 0
-
-
 def _call(command):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

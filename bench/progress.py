@@ -32,13 +32,15 @@ class Progress:
 
     def end(self, text):
         self._done += 1
-        self._line(f"[{self._done}/{self._total}] {text}", "\n")
+        left = "" if self._live else self._left()  # where begin() says nothing
+        self._line(f"[{self._done}/{self._total}] {text}{left}", "\n")
 
     def _left(self):
-        if not self._done:
+        if not self._done or self._done == self._total:
             return ""
         each = (time.monotonic() - self._started) / self._done
-        return f" (about {each * (self._total - self._done):.0f} s left)"
+        left = each * (self._total - self._done)
+        return f" (about {left:.0f} s left)" if left < 300 else f" (about {left / 60:.0f} min left)"
 
     def close(self):
         if self._live:

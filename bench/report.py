@@ -9,15 +9,15 @@ import statistics
 import sys
 
 # No colours are needed to tell the bars apart: greys and hatches.
-_LOOKS = {
+LOOKS = {
     "discard": ("#ffffff", ".."),
     "stock": ("#b0b0b0", ""),
-    "stock-vm": ("#b0b0b0", "\\\\"),
+    "stock-vm": ("#ffffff", "\\\\"),
     "inline": ("#ffffff", "//"),
     "buffered": ("#d8d8d8", "xx"),
     "dontcache": ("#303030", ""),
 }
-_OTHER_LOOK = ("#808080", "--")
+OTHER_LOOK = ("#808080", "--")
 
 
 def median(values):
@@ -27,10 +27,6 @@ def median(values):
 
 def of(records, scenario, variant):
     return [r for r in records if r["scenario"] == scenario and r["variant"] == variant]
-
-
-def ordered_records(records, scenario):
-    return [r for r in records if r["scenario"] == scenario]
 
 
 def ordered(values):
@@ -48,7 +44,7 @@ def number(value, digits=0, scale=1.0, unknown="-"):
     return unknown if value is None else f"{value / scale:.{digits}f}"
 
 
-def _spread(values, digits=0, scale=1.0):
+def spread(values, digits=0, scale=1.0):
     values = [value for value in values if value is not None]
     if not values:
         return "-"
@@ -102,17 +98,17 @@ def short_table(records, titles):
 
 # -- report.md
 
-_COLUMNS = (
-    ("MB/s", lambda g: _spread([r["mb_s"] for r in g])),
-    ("p50 ms", lambda g: _spread([latency(r, "p50") for r in g], 1)),
-    ("p99 ms", lambda g: _spread([latency(r, "p99") for r in g], 1)),
-    ("p99.9 ms", lambda g: _spread([latency(r, "p999") for r in g], 1)),
-    ("max ms", lambda g: _spread([latency(r, "max") for r in g], 0)),
-    ("COMMIT s", lambda g: _spread([r["commit_s"] for r in g], 2)),
-    ("dirty+wb MB", lambda g: _spread([r["dirty_writeback_peak_bytes"] for r in g], 0, 1e6)),
-    ("cached MB", lambda g: _spread([r["cached_growth_bytes"] for r in g], 0, 1e6)),
-    ("CPU s/GB", lambda g: _spread([r["cpu_s_per_gb"] for r in g], 2)),
-    ("+ kernel", lambda g: _spread([r["kernel_cpu_s_per_gb"] for r in g], 2)),
+COLUMNS = (
+    ("MB/s", lambda g: spread([r["mb_s"] for r in g])),
+    ("p50 ms", lambda g: spread([latency(r, "p50") for r in g], 1)),
+    ("p99 ms", lambda g: spread([latency(r, "p99") for r in g], 1)),
+    ("p99.9 ms", lambda g: spread([latency(r, "p999") for r in g], 1)),
+    ("max ms", lambda g: spread([latency(r, "max") for r in g], 0)),
+    ("COMMIT s", lambda g: spread([r["commit_s"] for r in g], 2)),
+    ("dirty+wb MB", lambda g: spread([r["dirty_writeback_peak_bytes"] for r in g], 0, 1e6)),
+    ("cached MB", lambda g: spread([r["cached_growth_bytes"] for r in g], 0, 1e6)),
+    ("CPU s/GB", lambda g: spread([r["cpu_s_per_gb"] for r in g], 2)),
+    ("+ kernel", lambda g: spread([r["kernel_cpu_s_per_gb"] for r in g], 2)),
 )
 
 
@@ -122,11 +118,10 @@ def _markdown_row(cells):
 
 def _scenario_markdown(records, scenario, load, base, ceiling):
     lines = [f"### {load['title']}", "",
-             *([f"{load['source']}. {load['why']} Device: {load['device']}.", ""] if "why" in load else []),
              f"{load['writers']} writers, {load['block'] >> 10} KiB, depth {load['depth']}, "
              f"{load['size'] / 1e9:.2f} GB, files: {load['layout']}"
              f"{', random overwrites' if load['random'] else ''}", ""]
-    header = ["variant", *(name for name, _ in _COLUMNS), f"x {base}", f"of {ceiling}"]
+    header = ["variant", *(name for name, _ in COLUMNS), f"x {base}", f"of {ceiling}"]
     lines += [_markdown_row(header), "|" + "---|" * len(header)]
     for variant in ordered(r["variant"] for r in records):
         group = of(records, scenario, variant)
@@ -134,12 +129,12 @@ def _scenario_markdown(records, scenario, load, base, ceiling):
             to_base = ratios(records, scenario, variant, base)
             to_ceiling = [100 * share for share in ratios(records, scenario, variant, ceiling)]
             lines.append(_markdown_row([
-                variant, *(column(group) for _, column in _COLUMNS), _spread(to_base, 2),
-                "-" if not to_ceiling else _spread(to_ceiling) + " %"]))
-    return [*lines, "", *_budgets(records, scenario)]
+                variant, *(column(group) for _, column in COLUMNS), spread(to_base, 2),
+                "-" if not to_ceiling else spread(to_ceiling) + " %"]))
+    return [*lines, "", *budgets(records, scenario)]
 
 
-def _budgets(records, scenario):
+def budgets(records, scenario):
     """Whether a hard limit was kept in every run, for the variants that have one."""
     lines = []
     for variant in ordered(r["variant"] for r in records):
@@ -172,7 +167,7 @@ def markdown(result, base="stock", ceiling="discard", picture=None):
         f"{head['memory_bytes'] / 1e9:.0f} GB of memory. {head['versions']['ganesha']}; "
         f"this project at {head['versions']['project']}.", "",
         f"File system {head['fs']} on {head['device']}. The device with O_DIRECT, 1 MiB, depth 16, "
-        f"just before each run: {_spread(probes)} MB/s. Page cache: {head['page_cache']}. "
+        f"just before each run: {spread(probes)} MB/s. Page cache: {head['page_cache']}. "
         f"Load generator: {head['generator']}. Parameters of dontcache: {params}.", "",
         "Medians of the rounds, with the least and the greatest in brackets. The final COMMIT of "
         f"every file counts in the time. \"x {base}\" and \"of {ceiling}\" are formed within each "
@@ -186,24 +181,21 @@ def markdown(result, base="stock", ceiling="discard", picture=None):
     for scenario in ordered(r["scenario"] for r in records):
         lines += _scenario_markdown(records, scenario, head["loads"][scenario], base, ceiling)
     if records:
-        lines += _disturbance(records) + _proofs(records)
-    lines += [f"Not measured: `{name}`, {why}.\n" for name, why in head.get("skipped", {}).items()]
-    if head.get("missing"):
-        lines += ["Scenarios that do not exist yet: " + "; ".join(head["missing"]) + ".", ""]
+        lines += disturbance(records) + proofs(records)
     lines += [f"**Failed**: {brief(failure)}\n" for failure in result.get("failures", [])]
     return "\n".join(lines) + "\n"
 
 
-def _disturbance(records):
+def disturbance(records):
     shares = [(r["foreign_cpu_s"] + r["steal_s"]) / r["seconds"] for r in records]
     return ["## How undisturbed it was", "",
             "Processors used by others (foreign processes and the hypervisor's steal) during a run:"
-            f" {_spread(shares, 2)} CPUs. The sampler used "
-            f"{_spread([r['bench_cpu_s'] / r['seconds'] for r in records], 2)} CPUs, the clients "
-            f"{_spread([r['client_cpu_s_per_gb'] for r in records], 2)} CPU s/GB.", ""]
+            f" {spread(shares, 2)} CPUs. The sampler used "
+            f"{spread([r['bench_cpu_s'] / r['seconds'] for r in records], 2)} CPUs, the clients "
+            f"{spread([r['client_cpu_s_per_gb'] for r in records], 2)} CPU s/GB.", ""]
 
 
-def _proofs(records):
+def proofs(records):
     lines = ["## What was on", ""]
     for variant in ordered(r["variant"] for r in records):
         group = [r for r in records if r["variant"] == variant]
@@ -239,7 +231,7 @@ def bars(result, path):
     width = 0.84 / len(variants)
     for axis, (title, value) in zip(axes, panels):
         for i, variant in enumerate(variants):
-            face, hatch = _LOOKS.get(variant, _OTHER_LOOK)
+            face, hatch = LOOKS.get(variant, OTHER_LOOK)
             at, heights = [], []
             for k, scenario in enumerate(scenarios):
                 values = [value(r) for r in of(records, scenario, variant)]

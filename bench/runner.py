@@ -14,7 +14,7 @@ import time
 from harness import kernel
 from harness.kernel import Sampler
 
-from . import loads, machine
+from . import figures, loads, machine
 from .variants import Server
 
 _SAMPLE_SECONDS = 0.05
@@ -23,6 +23,29 @@ _SAMPLE_SECONDS = 0.05
 def _limit(variant, proof):
     """Dirty_Bytes of an export that has such a limit."""
     return proof["stats"]["limits"]["dirty_bytes"] if variant.mode == "dontcache" else None
+
+
+def clear(folder, keep=()):
+    """Remove the files of earlier runs. Truncated first: their blocks and pages are free when the
+    next run starts, not some time later."""
+    for entry in os.scandir(folder):
+        if entry.is_file(follow_symlinks=False) and entry.path not in keep:
+            os.truncate(entry.path, 0)
+            os.unlink(entry.path)
+
+
+def lay_out(path, size, fresh=False):
+    """A file to overwrite or to read: written once, or always where it must be fresh; nothing of
+    it in the page cache."""
+    if fresh or not os.path.exists(path) or os.path.getsize(path) != size:
+        machine.write_uncached(path, size)
+        os.chmod(path, 0o666)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
 
 
 class Folder:
@@ -54,43 +77,22 @@ class Runner:
 
     # -- before
 
-    def clear(self, keep=()):
-        """Remove the files of earlier runs. Truncated first: their blocks and pages are free when
-        the next run starts, not some time later."""
-        for entry in os.scandir(self.disk.export_dir):
-            if entry.is_file(follow_symlinks=False) and entry.path not in keep:
-                os.truncate(entry.path, 0)
-                os.unlink(entry.path)
-
-    def _lay_out(self, load):
-        """The files that a load overwrites: written once, nothing of them in the page cache."""
-        for path in loads.files_of(load, self.disk.export_dir):
-            size = load.size // load.files
-            if not os.path.exists(path) or os.path.getsize(path) != size:
-                machine.write_uncached(path, size)
-                os.chmod(path, 0o666)
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
-
     def _prepare(self, load):
-        self.clear(keep=loads.files_of(load, self.disk.export_dir) if load.random else ())
-        if load.random:
-            self._lay_out(load)
+        files = loads.files_of(load, self.disk.export_dir) if load.random else ()
+        clear(self.disk.export_dir, keep=files)
+        for path in files:
+            lay_out(path, load.size // load.files)
         subprocess.run(["sync", "-f", self.disk.export_dir], check=False)
         if self.age:
             self.age.refresh()
 
     # -- the run
 
-    def run(self, scenario, variant, number, load, verify=False, probing=True):
+    def run(self, scenario, variant, number, load, verify=False):
         """The record. Raises LoadError, NotProven or GaneshaError where it would not be one."""
         self._seed += 1
         self._prepare(load)
-        probed = self.probe.mb_s() if self.probe and probing else None
+        probed = self.probe.mb_s() if self.probe else None
         server = Server(self.workdir, variant, self.disk.export_dir)
         with server:
             device_before = self.disk.device_bytes_written()
@@ -138,11 +140,6 @@ class Runner:
 
     def _record(self, scenario, variant, number, load, out, used):
         gigabytes = out["bytes"] / 1e9
-
-        def percentile(percent):
-            # A bucket is named by its upper end, which may lie above what was ever seen.
-            return min(loads.percentile(out["histogram_us"], percent), out["lat_max_us"])
-
         return {
             "scenario": scenario,
             "variant": variant.name,
@@ -153,12 +150,7 @@ class Runner:
             "mb_s": out["bytes"] / 1e6 / out["seconds"],
             "write_mb_s": out["bytes"] / 1e6 / out["write_seconds"],
             "iops": out["writes"] / out["seconds"],
-            "lat_us": {
-                "p50": percentile(50),
-                "p99": percentile(99),
-                "p999": percentile(99.9),
-                "max": out["lat_max_us"],
-            },
+            "lat_us": figures.latencies(out["histogram_us"], out["lat_max_us"]),
             "commit_s": out["commit_s"],
             "dirty_peak_bytes": None,
             "writeback_peak_bytes": None,

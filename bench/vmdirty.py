@@ -1,79 +1,108 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""vm.dirty_bytes for the length of a run: the tuning that people use today.
+"""vm.dirty_bytes, the tuning that people use today, set for a while and put back.
 
-It is the whole machine's, so it must be put back whatever happens: on every way out that a process has, and, if
-it was killed, by the next run, which finds what it left in a file.
+It belongs to the whole machine, so it must not outlive a run. Every way out that Python sees puts
+it back; before it is changed, the old values are written to a file that the next start finds if
+this process was killed. That file is locked while its owner lives, and forgotten after a reboot.
+
+Only the limit is set. The background level then is half of it where it would lie above (so does
+the kernel: mm/page-writeback.c, domain_dirty_limits).
 """
 
 import contextlib
+import fcntl
 import json
 import os
-import tempfile
 
-from harness import cleanup
-
-_NAMES = ("dirty_bytes", "dirty_background_bytes", "dirty_ratio", "dirty_background_ratio")
-_STATE = os.path.join(tempfile.gettempdir(), "dontcache-vm-dirty.json")
+from harness import cleanup, paths
 
 
-def _path(name):
-    return f"/proc/sys/vm/{name}"
+class Busy(RuntimeError):
+    """Another benchmark of this machine has changed it just now."""
 
 
-def supported():
-    return all(os.access(_path(name), os.W_OK) for name in _NAMES)
+_SYSCTL = "/proc/sys/vm"
+_NAMES = ("dirty_ratio", "dirty_bytes")  # writing one zeroes the other: the one in force goes last
 
 
-def _read():
+def _state_path():
+    return os.path.join(paths.temp_base(), "dontcache-vm-dirty.json")
+
+
+def _boot_id():
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def supported(folder=_SYSCTL):
+    return all(os.access(os.path.join(folder, name), os.W_OK) for name in _NAMES)
+
+
+def read(folder=_SYSCTL):
     values = {}
     for name in _NAMES:
-        with open(_path(name), encoding="ascii") as value:
-            values[name] = int(value.read())
+        with open(os.path.join(folder, name), encoding="ascii") as file:
+            values[name] = int(file.read())
     return values
 
 
-def _write(values):
-    # Of bytes and ratio the one that is not zero counts, and setting it clears the other.
-    for name, value in values.items():
-        if value:
-            with open(_path(name), "w", encoding="ascii") as out:
-                out.write(f"{value}\n")
+def write(values, folder=_SYSCTL):
+    name = "dirty_bytes" if values["dirty_bytes"] else "dirty_ratio"
+    with open(os.path.join(folder, name), "w", encoding="ascii") as file:
+        file.write(str(values[name]))
 
 
-def _restore():
-    with contextlib.suppress(FileNotFoundError):
-        with open(_STATE, encoding="ascii") as state:
-            _write(json.load(state)["was"])
-        os.unlink(_STATE)
-
-
-def put_back_after_a_kill():
-    """What a run that was killed has left. Returns whether there was anything."""
+def recover(folder=_SYSCTL):
+    """Put back what a killed run left; whether there was anything. Call it at every start."""
     try:
-        with open(_STATE, encoding="ascii") as state:
-            owner = json.load(state)["pid"]
-    except (FileNotFoundError, ValueError, KeyError):
+        fd = os.open(_state_path(), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
         return False
-    if os.path.exists(f"/proc/{owner}"):
-        return False
-    _restore()
-    return True
+    with open(fd, encoding="ascii") as file:
+        if os.fstat(fd).st_uid != os.geteuid():
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False  # its owner lives
+        try:
+            state = json.load(file)
+        except ValueError:  # killed while writing it: nothing was changed yet
+            state = {}
+        mine = state.get("boot") == _boot_id()
+        if mine:
+            write(state["values"], folder)
+        os.unlink(_state_path())
+        return mine
 
 
 @contextlib.contextmanager
-def limited(limit):
-    """vm.dirty_bytes = limit and half of it as the background level; None changes nothing."""
-    if limit is None:
-        yield
-        return
-    if os.path.exists(_STATE):
-        raise RuntimeError(f"{_STATE}: another benchmark has vm.dirty_bytes changed")
-    with open(_STATE, "w", encoding="ascii") as state:
-        json.dump({"pid": os.getpid(), "was": _read()}, state)
-    cleanup.register(_restore)
+def limited(limit, folder=_SYSCTL):
+    """vm.dirty_bytes = limit inside, what it was outside."""
+    recover(folder)
+    before = read(folder)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        _write({"dirty_bytes": limit, "dirty_background_bytes": limit // 2})
-        yield
+        fd = os.open(_state_path(), flags, 0o600)
+    except FileExistsError:
+        raise Busy(f"vm.dirty_bytes is in another benchmark's hands: {_state_path()}") from None
+
+    def restore():
+        cleanup.unregister(restore)
+        write(before, folder)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_state_path())
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.write(fd, json.dumps({"boot": _boot_id(), "values": before}).encode())
+        os.fsync(fd)
+        cleanup.register(restore)
+        write({"dirty_bytes": limit, "dirty_ratio": 0}, folder)
+        yield before
     finally:
-        cleanup.unregister(_restore)
-        _restore()
+        restore()
+        os.close(fd)

@@ -23,14 +23,19 @@ _STEP = 4 << 20
 class AgedCache:
     """target_free: leave about so many bytes of memory free.
 
+    skip_cached: read only what is gone from the cache, and only until memory is as full as it was:
+    a refresh takes a fraction of the time. What differs is the order in which pages would go.
+
     read_memory() -> (free, total) in bytes is a parameter so that a test can stand in for the
     machine.
     """
 
-    def __init__(self, folder, target_free=2 << 30, read_memory=None, progress=None):
+    def __init__(self, folder, target_free=2 << 30, read_memory=None, progress=None,
+                 skip_cached=False):
         self.target_free = target_free
         self._memory = read_memory or _machine_memory
         self._progress = progress or (lambda bytes_read: None)
+        self._skip_cached = skip_cached and kernel.cachestat_supported()
         self._fd, self.path = tempfile.mkstemp(prefix="age-", dir=folder)
         cleanup.register(self.close)
         self._size = self._memory()[1] // _STEP * _STEP
@@ -44,7 +49,12 @@ class AgedCache:
         buffer = memoryview(bytearray(_STEP))
         offset = 0
         while offset < self._size:
-            if offset >= self.filled and self._memory()[0] <= self.target_free:
+            if self._skip_cached and offset < self.filled and self._is_cached(offset):
+                offset += _STEP
+                continue
+            # Reading what is gone while memory is full would push out what comes next, and so on.
+            if (offset >= self.filled or self._skip_cached) \
+                    and self._memory()[0] <= self.target_free:
                 break
             count = os.preadv(self._fd, [buffer], offset)
             if count <= 0:
@@ -54,6 +64,9 @@ class AgedCache:
                 self._progress(offset)
         self.filled = max(self.filled, offset)
         return self.filled
+
+    def _is_cached(self, offset):
+        return kernel.cachestat(self._fd, offset, _STEP).cached * kernel.PAGE_SIZE >= _STEP
 
     def close(self):
         cleanup.unregister(self.close)

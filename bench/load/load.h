@@ -7,6 +7,8 @@
 #ifndef BENCH_LOAD_LOAD_H
 #define BENCH_LOAD_LOAD_H
 
+#include <signal.h>
+
 #include "histogram.h"
 #include "nfs3.h"
 #include "payload.h"
@@ -29,6 +31,11 @@ struct options {
 	enum layout layout;
 	bool random, overwrite, commit, verify_nfs;
 	bool commit_only, verify_only; /* nothing is written: somebody else did */
+	bool read;		       /* READs in the place of WRITEs, and no COMMIT */
+	uint32_t stable;	       /* of each WRITE: enum nfs3_stable */
+	bool commit_each;	       /* each WRITE is followed by a COMMIT of its block */
+	uint64_t stride;	       /* from one block to the next; 0: they touch */
+	bool verify_sparse;	       /* blocks of zeros were never written */
 	const char *verify_dir;	       /* read back from this folder instead */
 	double seconds; /* run that long, wrapping at the end of the file; 0: until size is written */
 	double stall_seconds; /* give up after so long without any reply */
@@ -44,6 +51,7 @@ struct slot {
 	uint32_t payload_len;
 	uint32_t xid;
 	uint64_t offset; /* of the block */
+	bool committing; /* commit_each: the WRITE is done, its COMMIT is under way */
 	uint32_t done; /* bytes of it that the server took already: a short WRITE goes on from there */
 	int64_t issued_ns, retry_ns;
 	enum slot_state state;
@@ -67,8 +75,8 @@ struct writer {
 	bool has_verifier, wants_output, finished;
 	int64_t last_write_ns, finished_ns, commit_ns;
 	uint32_t sequence; /* makes xids of one connection differ */
-	unsigned char rx[16384];
-	size_t rx_len;
+	unsigned char *rx;
+	size_t rx_size, rx_len;
 };
 
 struct load {
@@ -89,6 +97,14 @@ struct load {
 };
 
 #define TIMELINE_MS 100
+
+extern volatile sig_atomic_t load_stop; /* set: a run by --seconds ends now */
+
+/* From one block's offset to the next one's. */
+static inline uint64_t load_step(const struct options *opt)
+{
+	return opt->stride ? opt->stride : opt->block;
+}
 
 void file_name(const struct options *opt, uint32_t file, char name[256]);
 int64_t now_ns(void);

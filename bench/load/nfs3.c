@@ -104,23 +104,34 @@ static size_t end_call(struct out *o, uint32_t payload)
 }
 
 size_t nfs3_put_write(unsigned char *buf, uint32_t xid, const struct nfs3_fh *fh, uint64_t offset,
-		      uint32_t count)
+		      uint32_t count, enum nfs3_stable stable)
 {
 	struct out o = begin_call(buf, xid, PROG_NFS, PROC_WRITE);
 	put_bytes(&o, fh->data, fh->len);
 	put64(&o, offset);
 	put32(&o, count);
-	put32(&o, 0); /* UNSTABLE */
+	put32(&o, stable);
 	put32(&o, count);
 	return end_call(&o, count);
 }
 
-size_t nfs3_put_commit(unsigned char *buf, uint32_t xid, const struct nfs3_fh *fh)
+size_t nfs3_put_read(unsigned char *buf, uint32_t xid, const struct nfs3_fh *fh, uint64_t offset,
+		     uint32_t count)
+{
+	struct out o = begin_call(buf, xid, PROG_NFS, PROC_READ);
+	put_bytes(&o, fh->data, fh->len);
+	put64(&o, offset);
+	put32(&o, count);
+	return end_call(&o, 0);
+}
+
+size_t nfs3_put_commit(unsigned char *buf, uint32_t xid, const struct nfs3_fh *fh, uint64_t offset,
+		       uint32_t count)
 {
 	struct out o = begin_call(buf, xid, PROG_NFS, PROC_COMMIT);
 	put_bytes(&o, fh->data, fh->len);
-	put64(&o, 0);
-	put32(&o, 0); /* from 0, length 0: the whole file */
+	put64(&o, offset);
+	put32(&o, count);
 	return end_call(&o, 0);
 }
 
@@ -208,6 +219,25 @@ bool nfs3_parse_write(const unsigned char *buf, size_t len, struct nfs3_reply *o
 		out->count = get32(&i);
 		get32(&i); /* committed: a server may do more than was asked for */
 		out->verifier = get_verifier(&i);
+	}
+	return !i.bad;
+}
+
+bool nfs3_parse_read(const unsigned char *buf, size_t len, struct nfs3_reply *out)
+{
+	struct in i = { buf, buf + len, false };
+	memset(out, 0, sizeof *out);
+	if (!begin_reply(&i, &out->xid)) {
+		out->status = UINT32_MAX;
+		return !i.bad;
+	}
+	out->status = get32(&i);
+	skip_attributes(&i);
+	if (out->status == NFS3_OK) {
+		get32(&i); /* count, EOF: the length of the data says as much */
+		get32(&i);
+		out->count = get32(&i);
+		skip(&i, out->count);
 	}
 	return !i.bad;
 }

@@ -16,8 +16,10 @@
 /* Record mark, RPC call, AUTH_SYS and the arguments of a WRITE are about 200 bytes. */
 #define NFS3_HEADER_MAX 512
 #define NFS3_FH_MAX 64
-/* Replies to WRITE and COMMIT are under 200 bytes; synchronous READs bring their own buffer. */
+/* Replies to WRITE and COMMIT are under 200 bytes; those to READ so much and the data. */
 #define NFS3_REPLY_MAX 4096
+
+enum nfs3_stable { NFS3_UNSTABLE, NFS3_DATA_SYNC, NFS3_FILE_SYNC };
 
 #define NFS3_OK 0
 #define NFS3ERR_JUKEBOX 10008
@@ -34,7 +36,7 @@ struct nfs3_server {
 	const char *source; /* address to bind to, or NULL */
 };
 
-/* What the reply of a WRITE or a COMMIT says. */
+/* What the reply of a WRITE, a COMMIT or a READ says. */
 struct nfs3_reply {
 	uint32_t xid;
 	uint32_t status; /* nfsstat3; UINT32_MAX where the RPC layer itself refused the call */
@@ -45,12 +47,17 @@ struct nfs3_reply {
 /* Headers of asynchronous calls, written to buf (NFS3_HEADER_MAX bytes); the payload of a WRITE
  * follows on the wire. They return the header's length. */
 size_t nfs3_put_write(unsigned char *buf, uint32_t xid, const struct nfs3_fh *fh, uint64_t offset,
-		      uint32_t count);
-size_t nfs3_put_commit(unsigned char *buf, uint32_t xid, const struct nfs3_fh *fh);
+		      uint32_t count, enum nfs3_stable stable);
+size_t nfs3_put_read(unsigned char *buf, uint32_t xid, const struct nfs3_fh *fh, uint64_t offset,
+		     uint32_t count);
+/* Count 0: to the end of the file. */
+size_t nfs3_put_commit(unsigned char *buf, uint32_t xid, const struct nfs3_fh *fh, uint64_t offset,
+		       uint32_t count);
 
 /* Parses one reply (without its record mark). False where it cannot be understood. */
 bool nfs3_parse_write(const unsigned char *buf, size_t len, struct nfs3_reply *out);
 bool nfs3_parse_commit(const unsigned char *buf, size_t len, struct nfs3_reply *out);
+bool nfs3_parse_read(const unsigned char *buf, size_t len, struct nfs3_reply *out);
 
 /* Synchronous part, for set-up and verification. Each returns 0 or -1; nfs3_error() then says
  * what went wrong. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * nfsload: N clients that write to an NFSv3 server and COMMIT, measured; one JSON object on
+ * nfsload: N clients that write to an NFSv3 server and COMMIT, or read, measured; one JSON object on
  * standard output.
  *
  * fio's nfs engine is the reference for pure throughput, but it cannot COMMIT, loses the last
@@ -31,14 +31,19 @@ static const char usage_text[] =
 	"  --block BYTES       size of a WRITE, K and M accepted (1M)\n"
 	"  --depth N           WRITEs in flight per connection (16)\n"
 	"  --size BYTES        data over all writers, K, M, G accepted (1G)\n"
-	"  --seconds S         run so long instead, wrapping at the end of the file\n"
+	"  --seconds S         run so long, or until SIGTERM, wrapping at the end of the file\n"
 	"  --random            blocks in random order, each once\n"
 	"  --overwrite         keep what the files hold (default: truncate them first)\n"
+	"  --stable HOW        of each WRITE: unstable, data or file (unstable)\n"
+	"  --commit-each       a COMMIT of its block after each WRITE; latencies are of both\n"
+	"  --read              READs of what the files hold; nothing is written\n"
+	"  --stride BYTES      blocks so far apart, holes between them: scattered overwrites\n"
 	"  --no-commit         leave out the COMMIT at the end of each writer\n"
 	"  --commit-only       write nothing, COMMIT what the files hold\n"
 	"  --verify-only       write nothing, read back what a run with the same options wrote\n"
 	"  --verify            read everything back through the server\n"
 	"  --verify-dir DIR    read everything back from DIR, the exported folder\n"
+	"  --verify-sparse     while verifying, take blocks of zeros for never written\n"
 	"  --source A[,B...]   addresses to connect from, dealt out to the writers in turn\n"
 	"  --seed N            of the data and the random order (1)\n"
 	"  --stall S           give up after so long without a reply (120)\n";
@@ -101,6 +106,16 @@ static enum layout parse_layout(const char *text)
 	return LAYOUT_DISTINCT;
 }
 
+static enum nfs3_stable parse_stable(const char *text)
+{
+	static const char *const names[] = { "unstable", "data", "file" };
+	for (unsigned i = 0; i < 3; i++)
+		if (!strcmp(text, names[i]))
+			return (enum nfs3_stable)i;
+	die("--stable: unstable, data or file");
+	return NFS3_UNSTABLE;
+}
+
 enum kind { FLAG, NO_FLAG, TEXT, COUNT, SIZE, NUMBER };
 
 struct argument {
@@ -138,7 +153,7 @@ static void assign(const struct argument *a, char *text)
 
 static void parse_options(struct options *opt, int argc, char **argv)
 {
-	char *layout = NULL, *sources = NULL;
+	char *layout = NULL, *sources = NULL, *stable = NULL;
 	unsigned port = 0, mount_port = 0;
 	const struct argument arguments[] = {
 		{ "host", TEXT, &opt->server.host, 0 },
@@ -160,6 +175,11 @@ static void parse_options(struct options *opt, int argc, char **argv)
 		{ "verify", FLAG, &opt->verify_nfs, 0 },
 		{ "verify-dir", TEXT, &opt->verify_dir, 0 },
 		{ "source", TEXT, &sources, 0 },
+		{ "stable", TEXT, &stable, 0 },
+		{ "commit-each", FLAG, &opt->commit_each, 0 },
+		{ "read", FLAG, &opt->read, 0 },
+		{ "stride", SIZE, &opt->stride, 0 },
+		{ "verify-sparse", FLAG, &opt->verify_sparse, 0 },
 		{ "seed", SIZE, &opt->seed, 0 },
 		{ "stall", NUMBER, &opt->stall_seconds, 0 },
 	};
@@ -189,14 +209,22 @@ static void parse_options(struct options *opt, int argc, char **argv)
 		opt->layout = parse_layout(layout);
 	if (sources)
 		parse_sources(opt, sources);
+	if (stable)
+		opt->stable = parse_stable(stable);
+	if (opt->stride && opt->stride < opt->block)
+		die("--stride: at least --block");
+	if (opt->read) {
+		opt->overwrite = true;
+		opt->commit = opt->commit_each = false;
+	}
 	if (opt->block <= PAYLOAD_STAMP)
 		die("--block: at least 64 bytes");
 	if (opt->random && opt->layout == LAYOUT_STREAM)
 		die("--random needs another --layout than stream");
 	if (opt->verify_only && !opt->verify_dir)
 		opt->verify_nfs = true;
-	if (opt->seconds > 0 && (opt->verify_nfs || opt->verify_dir))
-		die("--verify needs --size, not --seconds");
+	if (opt->seconds > 0 && (opt->verify_nfs || opt->verify_dir) && !opt->verify_sparse)
+		die("--verify needs --size, or --verify-sparse");
 }
 
 void file_name(const struct options *opt, uint32_t file, char name[256])
@@ -277,7 +305,10 @@ static void connect_writers(struct load *load, const struct options *opt)
 			die(nfs3_error());
 		w->slots = calloc(opt->depth + 1, sizeof *w->slots);
 		w->queue = calloc(opt->depth + 1, sizeof *w->queue);
-		if (!w->slots || !w->queue)
+		/* A READ's reply is as long as its data, and two may arrive together. */
+		w->rx_size = 16384 + (opt->read ? 2 * (size_t)opt->block : 0);
+		w->rx = malloc(w->rx_size);
+		if (!w->slots || !w->queue || !w->rx)
 			die("out of memory");
 		if (opt->random)
 			shuffle(w, opt->seed);
@@ -316,8 +347,10 @@ static void print_writers(const struct load *load)
 	for (unsigned i = 0; i < load->opt->writers; i++) {
 		const struct writer *w = &load->writers[i];
 		double s = seconds(w->finished_ns - load->start_ns);
-		printf("%s\n  {\"bytes\": %llu, \"seconds\": %.4f, \"mb_s\": %.2f, \"commit_s\": %.4f}",
-		       i ? "," : "", (unsigned long long)w->bytes, s,
+		uint64_t blocks = w->next < w->blocks ? w->next : w->blocks;
+		printf("%s\n  {\"bytes\": %llu, \"blocks\": %llu, \"seconds\": %.4f, "
+		       "\"mb_s\": %.2f, \"commit_s\": %.4f}",
+		       i ? "," : "", (unsigned long long)w->bytes, (unsigned long long)blocks, s,
 		       s > 0 ? (double)w->bytes / 1e6 / s : 0.0, seconds(w->commit_ns));
 	}
 	printf("],\n");
@@ -335,6 +368,7 @@ static void print_report(const struct load *load, const struct rusage *cpu, bool
 	printf("{\"ok\": %s, \"bytes\": %llu, \"seconds\": %.4f, \"write_seconds\": %.4f,\n",
 	       failed ? "false" : "true", (unsigned long long)load->bytes, total,
 	       seconds(load->last_write_ns - load->start_ns));
+	printf(" \"start_ns\": %lld,\n", (long long)load->start_ns);
 	printf(" \"mb_s\": %.2f, \"iops\": %.1f,\n",
 	       total > 0 ? (double)load->bytes / 1e6 / total : 0.0,
 	       total > 0 ? (double)load->latency.count / total : 0.0);
@@ -353,6 +387,12 @@ static void print_report(const struct load *load, const struct rusage *cpu, bool
 	printf("]}}\n");
 }
 
+static void stop(int number)
+{
+	(void)number;
+	load_stop = 1;
+}
+
 int main(int argc, char **argv)
 {
 	struct options opt = { .server = { .host = "127.0.0.1" },
@@ -369,6 +409,8 @@ int main(int argc, char **argv)
 	struct rusage before, after;
 	parse_options(&opt, argc, argv);
 	signal(SIGPIPE, SIG_IGN);
+	if (opt.seconds > 0)
+		signal(SIGTERM, stop);
 	prepare(&load, &opt);
 	bool local = opt.verify_only && opt.verify_dir;
 	if (!local)

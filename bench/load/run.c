@@ -21,6 +21,8 @@
 #define JUKEBOX_DELAY_NS 20000000
 #define GATHER 16
 
+volatile sig_atomic_t load_stop;
+
 int64_t now_ns(void)
 {
 	struct timespec t;
@@ -49,13 +51,22 @@ static void enqueue(struct load *load, struct writer *w, unsigned index)
 	unsigned commit_slot = load->opt->depth;
 	s->xid = w->sequence++ << 12 | index;
 	if (index == commit_slot) {
-		s->header_len = (uint32_t)nfs3_put_commit(s->header, s->xid, &w->fh);
+		s->header_len = (uint32_t)nfs3_put_commit(s->header, s->xid, &w->fh, 0, 0);
+		s->payload_len = 0;
+	} else if (s->committing) {
+		s->header_len = (uint32_t)nfs3_put_commit(s->header, s->xid, &w->fh, s->offset,
+							  load->opt->block);
+		s->payload_len = 0;
+	} else if (load->opt->read) {
+		s->header_len = (uint32_t)nfs3_put_read(s->header, s->xid, &w->fh, s->offset,
+							load->opt->block);
 		s->payload_len = 0;
 	} else {
 		uint32_t rest = load->opt->block - s->done;
 		unsigned char stamp[PAYLOAD_STAMP];
 		s->header_len = (uint32_t)nfs3_put_write(s->header, s->xid, &w->fh,
-							 s->offset + s->done, rest);
+							 s->offset + s->done, rest,
+							 load->opt->stable);
 		uint32_t from = s->done;
 		if (from < PAYLOAD_STAMP) {
 			payload_stamp(&load->payload, w->file, s->offset, stamp);
@@ -76,18 +87,19 @@ static bool next_offset(struct load *load, struct writer *w, uint64_t *offset)
 	bool timed = opt->seconds > 0;
 	if (opt->commit_only)
 		return false;
-	if (timed && now_ns() - load->start_ns >= (int64_t)(opt->seconds * 1e9))
+	if (timed && (load_stop || now_ns() - load->start_ns >= (int64_t)(opt->seconds * 1e9)))
 		return false;
 	if (opt->layout == LAYOUT_STREAM) {
 		if (!timed && load->stream_next == load->stream_blocks)
 			return false;
-		*offset = load->stream_next++ % load->stream_blocks * opt->block;
+		w->next++;
+		*offset = load->stream_next++ % load->stream_blocks * load_step(opt);
 		return true;
 	}
 	if (!timed && w->next == w->blocks)
 		return false;
 	uint64_t block = w->next++ % w->blocks;
-	*offset = (w->first_block + (w->order ? w->order[block] : block)) * opt->block;
+	*offset = (w->first_block + (w->order ? w->order[block] : block)) * load_step(opt);
 	return true;
 }
 
@@ -206,7 +218,7 @@ static int check_status(struct load *load, struct writer *w, const struct nfs3_r
 			    "%s: the write verifier changed: the server restarted or lost data",
 			    what);
 	w->verifier = r->verifier;
-	w->has_verifier = true;
+	w->has_verifier = !load->opt->read; /* a READ brings none */
 	return 0;
 }
 
@@ -218,6 +230,23 @@ static void delay(struct load *load, struct slot *s, int64_t now)
 	s->retry_ns = now + JUKEBOX_DELAY_NS;
 }
 
+typedef bool parser(const unsigned char *buf, size_t len, struct nfs3_reply *out);
+
+static parser *parser_of(const struct load *load, const struct writer *w, unsigned index)
+{
+	if (index == load->opt->depth || w->slots[index].committing)
+		return nfs3_parse_commit;
+	return load->opt->read ? nfs3_parse_read : nfs3_parse_write;
+}
+
+static void complete(struct load *load, struct writer *w, struct slot *s, int64_t now)
+{
+	histogram_add(&load->latency, (uint64_t)(now - s->issued_ns) / 1000);
+	load->last_write_ns = w->last_write_ns = now;
+	s->state = SLOT_FREE;
+	w->in_flight--;
+}
+
 static int handle_reply(struct load *load, struct writer *w, const unsigned char *data, size_t len,
 			int64_t now)
 {
@@ -227,8 +256,7 @@ static int handle_reply(struct load *load, struct writer *w, const unsigned char
 		memcpy(&xid, data, 4);
 	unsigned index = __builtin_bswap32(xid) & 0xfff;
 	bool is_commit = index == load->opt->depth;
-	if (index > load->opt->depth ||
-	    !(is_commit ? nfs3_parse_commit : nfs3_parse_write)(data, len, &r))
+	if (index > load->opt->depth || !parser_of(load, w, index)(data, len, &r))
 		return fail(load, w, "a reply that cannot be understood");
 	struct slot *s = &w->slots[index];
 	if (s->state != SLOT_SENT || r.xid != s->xid)
@@ -238,16 +266,24 @@ static int handle_reply(struct load *load, struct writer *w, const unsigned char
 		delay(load, s, now);
 		return 0;
 	}
-	if (check_status(load, w, &r, is_commit ? "COMMIT" : "WRITE"))
+	const char *what = is_commit || s->committing ? "COMMIT" :
+			   load->opt->read	      ? "READ" :
+							"WRITE";
+	if (check_status(load, w, &r, what))
 		return -1;
 	if (is_commit) {
 		w->commit_ns = now - s->issued_ns;
 		finish(load, w, now);
 		return 0;
 	}
+	if (s->committing) {
+		s->committing = false;
+		complete(load, w, s, now);
+		return 0;
+	}
 	uint32_t asked = load->opt->block - s->done;
-	if (r.count == 0 || r.count > asked)
-		return fail(load, w, "WRITE of %u bytes answered with %u", asked, r.count);
+	if (r.count == 0 || r.count > asked || (load->opt->read && r.count != asked))
+		return fail(load, w, "%s of %u bytes answered with %u", what, asked, r.count);
 	count_bytes(load, w, r.count, now);
 	if (r.count < asked) {
 		load->short_writes++;
@@ -255,16 +291,50 @@ static int handle_reply(struct load *load, struct writer *w, const unsigned char
 		enqueue(load, w, index);
 		return 0;
 	}
-	histogram_add(&load->latency, (uint64_t)(now - s->issued_ns) / 1000);
-	load->last_write_ns = w->last_write_ns = now;
-	s->state = SLOT_FREE;
-	w->in_flight--;
+	if (load->opt->commit_each) {
+		s->committing = true;
+		enqueue(load, w, index);
+		return 0;
+	}
+	complete(load, w, s, now);
 	return 0;
+}
+
+/* The length of the record at `at` and where it ends, its fragments joined; 0 while it is not all
+ * there. */
+static size_t take_record(struct writer *w, size_t at, size_t *end)
+{
+	size_t from = at, total = 0;
+	for (bool last = false; !last;) {
+		uint32_t mark;
+		if (w->rx_len - from < 4)
+			return 0;
+		memcpy(&mark, w->rx + from, 4);
+		mark = __builtin_bswap32(mark);
+		last = mark >> 31;
+		mark &= 0x7fffffff;
+		if (w->rx_len - from - 4 < mark)
+			return 0;
+		from += 4 + mark;
+		total += mark;
+	}
+	*end = from;
+	size_t kept = at + 4;
+	for (size_t piece = at; piece < from;) {
+		uint32_t mark;
+		memcpy(&mark, w->rx + piece, 4);
+		mark = __builtin_bswap32(mark) & 0x7fffffff;
+		if (kept != piece + 4)
+			memmove(w->rx + kept, w->rx + piece + 4, mark);
+		kept += mark;
+		piece += 4 + mark;
+	}
+	return total;
 }
 
 static int receive(struct load *load, struct writer *w)
 {
-	ssize_t n = recv(w->fd, w->rx + w->rx_len, sizeof w->rx - w->rx_len, MSG_DONTWAIT);
+	ssize_t n = recv(w->fd, w->rx + w->rx_len, w->rx_size - w->rx_len, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return 0;
 	if (n <= 0)
@@ -272,20 +342,12 @@ static int receive(struct load *load, struct writer *w)
 			    n ? strerror(errno) : "the server closed the connection");
 	w->rx_len += (size_t)n;
 	int64_t now = now_ns();
-	size_t at = 0;
-	while (w->rx_len - at >= 4) {
-		uint32_t mark;
-		memcpy(&mark, w->rx + at, 4);
-		mark = __builtin_bswap32(mark);
-		uint32_t len = mark & 0x7fffffff;
-		if (!(mark >> 31) || len > NFS3_REPLY_MAX)
-			return fail(load, w, "a reply in fragments or of %u bytes", len);
-		if (w->rx_len - at - 4 < len)
-			break;
+	size_t at = 0, end = 0;
+	for (size_t len; (len = take_record(w, at, &end)) != 0; at = end)
 		if (handle_reply(load, w, w->rx + at + 4, len, now))
 			return -1;
-		at += 4 + len;
-	}
+	if (at == 0 && w->rx_len == w->rx_size)
+		return fail(load, w, "a reply of more than %zu bytes", w->rx_size);
 	w->rx_len -= at;
 	memmove(w->rx, w->rx + at, w->rx_len);
 	if (!w->finished)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define CHUNK (1u << 20)
@@ -50,23 +51,41 @@ static int read_chunk(struct load *load, struct source *from, uint64_t offset, u
 	return 0;
 }
 
+static bool all_zero(const unsigned char *data, size_t len)
+{
+	return !data[0] && !memcmp(data, data + 1, len - 1);
+}
+
+/* Blocks that touch are read a megabyte at a time, scattered ones one by one. */
 static int verify_file(struct load *load, struct source *from, uint32_t file, uint64_t size,
 		       unsigned char *data)
 {
-	uint32_t block = load->opt->block;
+	const struct options *opt = load->opt;
+	uint32_t block = opt->block;
 	uint32_t chunk = block >= CHUNK ? block : CHUNK / block * block;
-	for (uint64_t offset = 0; offset < size; offset += chunk) {
-		uint32_t len = size - offset < chunk ? (uint32_t)(size - offset) : chunk;
-		if (read_chunk(load, from, offset, len, data))
-			return -1;
-		for (uint32_t at = 0; at < len; at += block)
+	uint64_t step = load_step(opt), blocks = size / block, held = size;
+	struct stat stat;
+	if (opt->verify_sparse && from->local && !fstat(from->fd, &stat))
+		held = (uint64_t)stat.st_size; /* what lies behind its end was never written */
+	uint64_t per_read = step == block ? chunk / block : 1;
+	for (uint64_t first = 0; first < blocks; first += per_read) {
+		uint64_t n = blocks - first < per_read ? blocks - first : per_read;
+		uint64_t offset = first * step;
+		if (step == block && offset + n * block > held)
+			n = held > offset ? (held - offset) / block : 0;
+		if (!n || read_chunk(load, from, offset, (uint32_t)n * block, data))
+			return n ? -1 : 0;
+		for (uint64_t at = 0; at < n * block; at += block) {
+			if (opt->verify_sparse && all_zero(data + at, block))
+				continue;
 			if (!payload_matches(&load->payload, file, offset + at, data + at)) {
 				snprintf(load->error, sizeof load->error,
 					 "verify: file %u differs in the block at %llu", file,
 					 (unsigned long long)(offset + at));
 				return -1;
 			}
-		load->verified += len;
+			load->verified += block;
+		}
 	}
 	return 0;
 }

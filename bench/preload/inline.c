@@ -19,11 +19,11 @@
 ssize_t pwritev(int fd, const struct iovec *iov, int n, off_t offset)
 {
 	preload_mark("inline");
-	return pwritev2(fd, iov, n, offset, RWF_DONTCACHE);
+	return pwritev2(fd, iov, n, offset, preload_spares(fd) ? 0 : RWF_DONTCACHE);
 }
 
 ssize_t pwritev64(int fd, const struct iovec *iov, int n, off64_t offset)
 {
 	preload_mark("inline");
-	return pwritev2(fd, iov, n, offset, RWF_DONTCACHE);
+	return pwritev2(fd, iov, n, offset, preload_spares(fd) ? 0 : RWF_DONTCACHE);
 }
