@@ -160,6 +160,10 @@ static void put_fault(struct text *t, char *args)
 	bool ok = false;
 
 	spec += strspn(spec, " ");
+	if (*spec == '\0') {
+		put(t, "{\"error\":\"rules are missing; 'off' ends them all\"}\n");
+		return;
+	}
 	pthread_mutex_lock(&dcf.live_lock);
 	glist_for_each(g, &dcf.exports) {
 		struct dcf_export *e = glist_entry(g, struct dcf_export, all);

@@ -123,10 +123,18 @@ static fsal_status_t init_config(struct fsal_module *m, config_file_t conf,
 				 struct config_error_type *err)
 {
 	struct server_params p = { 0 };
+	/* Its messages go where the others go, but its errors are not those of the EXPORT that is being
+	 * read when the first one loads us: Ganesha would drop that export. */
+	struct config_error_type own = { .diag_buf = err->diag_buf,
+					 .diag_buf_size = err->diag_buf_size,
+					 .fp = err->fp };
 
 	display_fsinfo(m);
-	load_config_from_parse(conf, &server_block, &p, true, err);
-	if (!config_error_is_harmless(err)) {
+	load_config_from_parse(conf, &server_block, &p, true, &own);
+	err->diag_buf = own.diag_buf;
+	err->diag_buf_size = own.diag_buf_size;
+	err->fp = own.fp;
+	if (!config_error_is_harmless(&own)) {
 		LogCrit(COMPONENT_CONFIG,
 			"dontcache: errors in the DONTCACHE block, which is passed over: no control "
 			"socket, Max_Open_Files by default");
@@ -292,6 +300,13 @@ bool dcf_fault(struct dcf_export *e, const char *spec, char *msg)
 	}
 	if (!dc_device_fault(dc_export_device(e->budget), spec, msg))
 		return false;
+	if (spec[0] == '\0' || strcasecmp(spec, "off") == 0 || strcasecmp(spec, "on") == 0) {
+		LogCrit(COMPONENT_FSAL,
+			"dontcache: fault injection is possible on the device of export %u; no rules now. "
+			"Never serve anybody's data like this",
+			e->export.export_id);
+		return true;
+	}
 	LogCrit(COMPONENT_FSAL,
 		"dontcache: FAULT INJECTION is on for the device of export %u: I/O fails on purpose: \"%s\". "
 		"Never serve anybody's data like this",

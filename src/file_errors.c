@@ -7,7 +7,9 @@
  * covered, and each is told once, at its next COMMIT or stable write.
  */
 #define _GNU_SOURCE
+#include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "internal.h"
 
@@ -44,7 +46,8 @@ void dc_error_locked(struct dc_file *file, int err)
 {
 	struct dc_export *exp = file->exp;
 	uint64_t now = dc_now(exp->eng);
-	uint32_t owed = 0;
+	uint32_t owed = 0, unsaid;
+	struct stat st = { 0 };
 	bool say;
 
 	dc_assert(err < 0);
@@ -61,6 +64,8 @@ void dc_error_locked(struct dc_file *file, int err)
 	dc_count(exp, DC_CTR_ERRORS, 1);
 	pthread_mutex_lock(&exp->lock);
 	say = exp->last_error_log == 0 || now - exp->last_error_log > DC_NS_PER_S;
+	unsaid = exp->errors_unsaid;
+	exp->errors_unsaid = say ? 0 : unsaid + 1;
 	if (say)
 		exp->last_error_log = now;
 	pthread_mutex_unlock(&exp->lock);
@@ -74,11 +79,14 @@ void dc_error_locked(struct dc_file *file, int err)
 		atomic_fetch_sub(&exp->nr_owing, 1);
 		dc_file_put(file);
 	}
+	if (say && file->fd >= 0)
+		fstat(file->fd, &st);
 	if (say)
 		dc_log(exp->eng, DC_LOG_ERROR,
-		       "export %u (%s): writeback failed: %s; %u client(s) with uncommitted data "
-		       "will be told at COMMIT",
-		       exp->id, exp->path, strerror(-err), owed);
+		       "export %u (%s): writeback failed in inode %" PRIu64
+		       ": %s; %u client(s) with uncommitted data will be told at COMMIT; %u more errors "
+		       "since this was said last",
+		       exp->id, exp->path, (uint64_t)st.st_ino, strerror(-err), owed, unsaid);
 }
 
 /*

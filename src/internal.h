@@ -196,6 +196,7 @@ struct dc_export {
 	uint32_t nr_parkers, nr_held;
 	uint64_t parked_bytes;
 	uint64_t last_error_log;
+	uint32_t errors_unsaid; /* since then */
 
 	_Atomic uint64_t nr_files, nr_unsynced, nr_owing; /* owing: an error */
 

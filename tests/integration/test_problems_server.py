@@ -171,6 +171,23 @@ def test_problem_14_one_bad_export_block():
         refused_at_start(case)
 
 
+def test_problem_14_a_bad_server_block():
+    """A wrong value in DONTCACHE { } takes no export away: said, and the default holds."""
+    requires_plugin()
+
+    def two(disk):
+        other = os.path.join(disk.mountpoint, 'other')
+        os.makedirs(other, exist_ok=True)
+        return [Export(1, disk.export_dir, PSEUDO, 'dontcache'), Export(2, other, '/other', 'dontcache')]
+    for value in ('-5', '99999999999', '3', 'lots'):
+        with served(exports=two, dontcache_params={'Max_Open_Files': value}, strict=False) as bed:
+            for path in (PSEUDO, '/other'):
+                with bed.connect('3', export=path) as client, client.open('f', create=True) as f:
+                    equal(f.write(0, b'x', nfsraw.FILE_SYNC).committed, nfsraw.FILE_SYNC, path + ' serves')
+            assert 'DONTCACHE block' in bed.server.log_text(), 'nothing in the log about Max_Open_Files = ' + value
+            bed.check_audit = lambda: None      # where the block is passed over there is no control socket
+
+
 def test_problem_14_one_bad_export_block_on_reload():
     """The same on SIGHUP: besides, the export itself stays up, with the limits it had."""
     refused_on_reload('background_above_limit')
