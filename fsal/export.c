@@ -64,7 +64,7 @@ static uint64_t drain_time(const struct dcf_export *e)
 	pthread_mutex_lock(&dcf.live_lock);
 	if (began == 0 || (now > last && now - last > 1000 * MS))
 		began = now;
-	last = now + timeout;
+	last = now + timeout + DETACH_NS;
 	left = now - began < timeout ? timeout - (now - began) : 0;
 	pthread_mutex_unlock(&dcf.live_lock);
 	/* 0 would mean: parked writes only. */
@@ -87,7 +87,8 @@ static void end_budget(struct dcf_export *e)
 	else
 		LogEvent(COMPONENT_FSAL, "dontcache: export %u: drained in %" PRIu64 " ms",
 			 e->export.export_id, (uint64_t)((dcf_now(NULL) - begin) / MS));
-	dc_export_free(e->budget, DETACH_NS);
+	/* What has not come by now will not for a while. */
+	dc_export_free(e->budget, left ? DETACH_NS / 10 : DETACH_NS);
 	e->budget = NULL;
 }
 

@@ -445,6 +445,7 @@ static void cancel(struct dc_file *file, uint64_t first, uint64_t last, uint64_t
 	pthread_mutex_lock(&file->lock);
 	if (file->write_seq == seq)
 		gone = cancel_locked(file, first, last, &puts);
+	puts += dc_settle_locked(file); /* of an unlinked file nothing has to be synced any more */
 	dc_file_rest_locked(file);
 	pthread_mutex_unlock(&file->lock);
 	dc_release(file->exp, gone);

@@ -13,6 +13,7 @@
 
 struct dc_orphan {
 	uint64_t dev;
+	uint32_t export_id; /* a client's handle names it: nobody comes for this through another */
 	uint8_t key_len, key[DC_KEY_MAX];
 	struct dc_writer *writers;
 	uint32_t nr_writers;
@@ -36,6 +37,7 @@ void dc_orphan_leave_locked(struct dc_file *file)
 		return;
 	o = dc_zalloc(sizeof(*o));
 	o->dev = file->exp->dev->id;
+	o->export_id = file->exp->id;
 	o->key_len = file->key_len;
 	memcpy(o->key, file->key, file->key_len);
 	o->last_error = file->last_error;
@@ -73,8 +75,8 @@ void dc_orphan_adopt(struct dc_file *file)
 	pthread_mutex_lock(&eng->orphan_lock);
 	for (o = TAILQ_FIRST(&eng->orphans); o; o = next) {
 		next = TAILQ_NEXT(o, link);
-		if (o->dev != file->exp->dev->id || o->key_len != file->key_len ||
-		    memcmp(o->key, file->key, file->key_len) != 0)
+		if (o->dev != file->exp->dev->id || o->export_id != file->exp->id ||
+		    o->key_len != file->key_len || memcmp(o->key, file->key, file->key_len) != 0)
 			continue;
 		TAILQ_REMOVE(&eng->orphans, o, link);
 		atomic_fetch_sub(&eng->nr_orphans, 1);

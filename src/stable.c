@@ -455,6 +455,12 @@ int dc_commit_range_locked(struct dc_file *file, uint64_t client, uint64_t offse
 	/* And what this one has never been told of because somebody else was, a local process's fsync for
 	 * one, before it was opened. */
 	told = be->ops->error(be, file->fd);
+	if (dc_refused(told)) {
+		/* Nobody may ask like that here: the plain way, of the whole file. */
+		pthread_mutex_unlock(&file->lock);
+		told = be->ops->sync(be, file->fd);
+		pthread_mutex_lock(&file->lock);
+	}
 	if (told < 0)
 		dc_error_locked(file, told);
 	if (res == 0 && atomic_load(&file->errors) != errors)

@@ -496,7 +496,7 @@ static void test_error_outlives_its_export(void **state)
 	dc_file_put(file);
 	assert_int_equal(dc_export_drain(r->exp, SEC), 0);
 	assert_true(dc_export_free(r->exp, SEC));
-	r->exp = dc_export_new(r->dev, 2, "/again", &r->params);
+	r->exp = dc_export_new(r->dev, 7, "/again", &r->params);
 	file = rig_file(r, 1);
 	assert_int_equal(rig_commit(r, file, A), 0);
 	assert_int_equal(rig_commit(r, file, B), -ENOSPC);
@@ -544,7 +544,7 @@ static void test_orphan_and_two_connections(void **state)
 	dc_file_put(file);
 	assert_int_equal(dc_export_drain(r->exp, SEC), 0);
 	assert_true(dc_export_free(r->exp, SEC));
-	r->exp = dc_export_new(r->dev, 2, "/again", &r->params);
+	r->exp = dc_export_new(r->dev, 7, "/again", &r->params);
 	file = rig_file(r, 1);
 	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 2)), -EIO);
 	assert_int_equal(commit_as(r, file, DC_CLIENT(7, 2)), 0);
@@ -573,7 +573,7 @@ static void test_error_after_its_export(void **state)
 	rig_poll(r, 4);
 	assert_true(old->detached);
 	dc_export_put(old);
-	r->exp = dc_export_new(r->dev, 2, "/again", &r->params);
+	r->exp = dc_export_new(r->dev, 7, "/again", &r->params);
 	file = rig_file(r, 1);
 	assert_int_equal(rig_commit(r, file, A), -EIO);
 	assert_int_equal(rig_commit(r, file, A), 0);
