@@ -296,6 +296,27 @@ static void test_unlinked_meanwhile(void **state)
 	rig_free(r);
 }
 
+/* Written while it has no name any more, then cut to nothing: nobody will ever ask for it again. */
+static void test_unlinked_leaves_nothing(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){ 0 });
+	struct dc_file *file = rig_file(r, 1);
+
+	(void)state;
+	rig_write(r, file, 0, MiB, A);
+	rig_begin(r, file); /* an open keeps it */
+	rig_unlink(r, 1);
+	dc_file_check_links(file);
+	rig_write(r, file, 0, MiB, A);
+	dc_file_truncated(file, 0, dc_file_seq(file));
+	dc_write_unpin(file);
+	dc_file_put(file);
+	rig_settle(r);
+	assert_int_equal(rig_stats(r).unsynced_files, 0);
+	assert_int_equal(rig_stats(r).files, 0);
+	rig_free(r);
+}
+
 /* ---- COMMIT of a range ---- */
 
 struct ranged {
@@ -750,6 +771,7 @@ int main(void)
 		cmocka_unit_test(test_refused_is_done_plainly),
 		cmocka_unit_test(test_without_a_descriptor),
 		cmocka_unit_test(test_unlinked_meanwhile),
+		cmocka_unit_test(test_unlinked_leaves_nothing),
 		cmocka_unit_test(test_commit_of_a_range),
 		cmocka_unit_test(test_commit_of_a_range_fails),
 		cmocka_unit_test(test_commit_of_a_range_asks_both),
