@@ -123,6 +123,13 @@ static inline bool dcf_lost_data(fsal_status_t st)
 	}
 }
 
+/* Records what a sub-FSAL's sync or close told of the file; NULL: it is not ours to account. */
+static inline void dcf_note_lost(struct dc_file *file, fsal_status_t st)
+{
+	if (file && dcf_lost_data(st))
+		dc_file_error(file, st.minor ? -abs(st.minor) : -EIO);
+}
+
 /* module.c */
 MODULE_INIT void dcf_init(void);
 MODULE_FINI void dcf_fini(void);

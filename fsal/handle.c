@@ -215,11 +215,8 @@ static fsal_status_t getattrs(obj_t *h, attrs_t *attrs)
 /* Closing may tell of a failed writeback, and whoever closes is not whose data it was. */
 static fsal_status_t closed(struct dcf_export *e, obj_t *h, fsal_status_t st)
 {
-	struct dc_file *file = FSAL_IS_ERROR(st) ? dcf_file(e, dcf_obj(h)) : NULL;
-
-	if (file &&
-	    (st.major == ERR_FSAL_IO || st.major == ERR_FSAL_NOSPC || st.major == ERR_FSAL_DQUOT))
-		dc_file_error(file, st.minor ? -abs(st.minor) : -EIO);
+	if (dcf_lost_data(st))
+		dcf_note_lost(dcf_file(e, dcf_obj(h)), st);
 	return st;
 }
 

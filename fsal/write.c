@@ -297,8 +297,8 @@ static void write_done(obj_t *sub, fsal_status_t st, void *data, void *arg)
 		/* No descriptor: nothing may stay dirty that nobody accounts (R9). */
 		if (len > 0)
 			st = sub_commit(r->e, r->h);
-		if (dcf_lost_data(st) && r->file && len > 0)
-			dc_file_error(r->file, st.minor ? -abs(st.minor) : -EIO);
+		if (len > 0)
+			dcf_note_lost(r->file, st);
 		/* The sub-FSAL's sync cannot tell what somebody else was told meanwhile. */
 		if (!FSAL_IS_ERROR(st) && r->file && dc_file_errors(r->file) != r->errors)
 			st = status_of(-EIO);
@@ -436,8 +436,7 @@ static fsal_status_t commit2(obj_t *h, off_t offset, size_t len)
 		return status_of(err);
 	}
 	DCF_TRY(e, st, SUB(h)->obj_ops->commit2(SUB(h), offset, len));
-	if (file && dcf_lost_data(st))
-		dc_file_error(file, st.minor ? -abs(st.minor) : -EIO);
+	dcf_note_lost(file, st);
 	if (file && !FSAL_IS_ERROR(st))
 		st = status_of(dc_file_told(file, dcf_client_id()));
 	return st;
