@@ -221,17 +221,17 @@ SCENARIOS = (
              "context costs most.",
              (Stream(writers=32, block=64 * KIB, depth=1),), seed="001"),
     Scenario("many-64", "64 clients, one greedy, slow device",
-             "63 modest clients of 16 addresses, two WRITEs of 64 KiB in flight each, have a file "
+             "63 modest clients, each of its own address, two WRITEs of 64 KiB in flight each, have a file "
              "to write and to COMMIT; one with 64 MiB in flight writes as long as they do, on a "
              "device that cannot keep up. Who gets what, COMMIT counted: Jain's index of the "
              "modest ones, their p99.9, the greedy one's multiple (where nothing limits it, it "
              "overwrites in the cache what was never written out).",
-             (Stream("modest", writers=63, block=64 * KIB, depth=2, sources=16),
+             (Stream("modest", writers=63, block=64 * KIB, depth=2, sources=63),
               Stream("greedy", depth=64, until="modest", judged=False)),
              _SLOW, extras=("fairness",)),
     Scenario("many-256", "256 clients, one greedy, slow device",
-             "The same with 256 connections from 64 addresses.",
-             (Stream("modest", writers=255, block=64 * KIB, depth=2, sources=64),
+             "The same with 256 connections from as many addresses.",
+             (Stream("modest", writers=255, block=64 * KIB, depth=2, sources=255),
               Stream("greedy", depth=64, until="modest", judged=False)),
              _SLOW, extras=("fairness",), quick=False),
     Scenario("seq-read", "1 reader, 1 MiB",

@@ -52,7 +52,8 @@ def _run_options(stream, profile):
     if not stream.commit:
         words.append("--no-commit")
     if stream.sources:
-        words += ["--source", ",".join(f"127.0.1.{n + 1}" for n in range(stream.sources))]
+        words += ["--source", ",".join(f"127.0.{1 + n // 250}.{1 + n % 250}"
+                                       for n in range(stream.sources))]
     return [str(word) for word in words]
 
 
