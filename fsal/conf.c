@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * The export's FSAL block.
+ * The export's FSAL block, and the server's DONTCACHE block.
  *
  * Ganesha's own parser would do for plain numbers, but it removes a live export when a reload brings
  * a bad value, and knows neither "64M" nor what a value means beside another. So it is told to pass
@@ -33,27 +33,37 @@ struct config_block dcf_export_block = {
 	.blk_desc.u.blk.commit = noop_conf_commit,
 };
 
-struct config_item *dcf_conf_items(void)
-{
-	size_t n = 3;
+/* Control_Socket, our parameters, end. */
+struct config_item dcf_server_items[8] = {
+	CONF_ITEM_PATH("Control_Socket", 1, 107, NULL, dcf_server_conf, control_socket),
+};
 
-	for (size_t i = 0; i < dc_nr_params; i++, n++) {
+static void pass_over(struct config_item *to, size_t n, size_t room, const struct dc_param *table,
+		      size_t nr)
+{
+	for (size_t i = 0; i < nr; i++, n++) {
 		struct config_item noop = CONF_ITEM_NOOP("");
 
-		noop.name = (char *)dc_params_table[i].name;
-		if (n + 1 < sizeof(items) / sizeof(items[0]))
-			items[n] = noop;
+		noop.name = (char *)table[i].name;
+		if (n + 1 < room)
+			to[n] = noop;
 	}
-	if (n >= sizeof(items) / sizeof(items[0]))
-		LogFatal(COMPONENT_CONFIG, "dontcache: items[] is too small");
-	return items;
+	if (n >= room)
+		LogFatal(COMPONENT_CONFIG, "dontcache: no room for all parameters");
+}
+
+void dcf_conf_items(void)
+{
+	pass_over(items, 3, sizeof(items) / sizeof(items[0]), dc_params_table, dc_nr_params);
+	pass_over(dcf_server_items, 1, sizeof(dcf_server_items) / sizeof(dcf_server_items[0]),
+		  dc_server_table, dc_nr_server_params);
 }
 
 /* Where a finding is to be reported. */
 struct place {
 	const struct config_node *block;
 	const char *path;
-	const struct config_node *line_of[20]; /* by index in dc_params_table */
+	const struct config_node *line_of[24]; /* by index in dc_params_table */
 };
 
 static void say(void *arg, bool error, const struct dc_param *param, const char *msg)
@@ -109,6 +119,42 @@ int dcf_conf_fault(void *node, const char *path, char *spec, size_t len)
 			errors++;
 		}
 		dc_fault_free(trial);
+	}
+	return errors;
+}
+
+int dcf_conf_server(void *node, struct dc_server_params *p, bool *there)
+{
+	const struct config_node *root = node;
+	struct glist_head *g, *s;
+	char msg[DC_PARAM_MSG], text[80];
+	int errors = 0;
+
+	*there = false;
+	while (root->u.nterm.parent)
+		root = root->u.nterm.parent;
+	glist_for_each(g, &((struct config_node *)root)->u.nterm.sub_nodes) {
+		struct config_node *block = glist_entry(g, struct config_node, node);
+
+		if (block->type != TYPE_BLOCK || strcasecmp(block->u.nterm.name, "DONTCACHE") != 0)
+			continue;
+		*there = true;
+		glist_for_each(s, &block->u.nterm.sub_nodes) {
+			struct config_node *stmt = glist_entry(s, struct config_node, node);
+			const struct dc_param *param;
+
+			param = stmt->type == TYPE_STMT ?
+					dc_server_param_find(stmt->u.nterm.name) :
+					NULL;
+			if (!param)
+				continue;
+			value_text(stmt, text, sizeof(text));
+			if (dc_param_set(p, param, text, msg))
+				continue;
+			LogCrit(COMPONENT_CONFIG, "dontcache: %s:%d: DONTCACHE: %s",
+				stmt->filename, stmt->linenumber, msg);
+			errors++;
+		}
 	}
 	return errors;
 }

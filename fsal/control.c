@@ -101,6 +101,11 @@ static void put_export(struct text *t, struct dcf_export *e)
 	    ",\"dirty\":%" PRIu64 ",\"writeback\":%" PRIu64 ",\"reserved\":%" PRIu64
 	    ",\"used\":%" PRIu64,
 	    s.dirty, s.writeback, s.reserved, s.used);
+	put(t,
+	    ",\"usable\":%" PRIu64 ",\"background\":%" PRIu64 ",\"freerun\":%" PRIu64
+	    ",\"setpoint\":%" PRIu64 ",\"completion_rate\":%" PRIu64
+	    ",\"admission_rate\":%" PRIu64,
+	    s.usable, s.background, s.freerun, s.setpoint, s.completion_rate, s.admission_rate);
 	put(t, ",\"files\":%" PRIu64 ",\"dirty_files\":%" PRIu64 ",\"unsynced_files\":%" PRIu64,
 	    s.files, s.dirty_files, s.unsynced_files);
 	put(t,
@@ -148,7 +153,17 @@ static void put_stats(struct text *t)
 	put(t, "],\"devices\":[");
 	if (dcf.engine)
 		dc_engine_devices(dcf.engine, put_device, &a);
-	put(t, "]}\n");
+	put(t, "]");
+	if (dcf.engine) {
+		struct dc_pool_stats s;
+
+		dc_pool_stats(dcf.engine, &s);
+		put(t,
+		    ",\"server\":{\"dirty_bytes\":%" PRIu64 ",\"granted\":%" PRIu64
+		    ",\"limits\":%" PRIu64 "}",
+		    s.dirty_bytes, s.granted, s.limits);
+	}
+	put(t, "}\n");
 }
 
 /* fault EXPORT_ID RULES. The answer is one object, with "ok" or "error". */

@@ -54,6 +54,7 @@ struct dcf_module {
 	struct fsal_module module;
 	struct fsal_obj_ops obj_ops;
 	struct dc_engine *engine;
+	struct dc_server_params params; /* of the server, in force; under live_lock */
 	pthread_mutex_t live_lock; /* a leaf */
 	struct glist_head exports;
 };
@@ -140,15 +141,22 @@ uint64_t dcf_now(void *unused);
 /** Reads our parameters from the FSAL block `node` over the defaults, logging every problem with
  * file, line, value and allowed range. Returns the number of errors; *p is then not to be used. */
 int dcf_conf_read(void *node, const char *path, struct dc_params *p);
+/** Reads the server's parameters from the DONTCACHE block of the tree that `node` is in, over *p, logging
+ * every problem. *there: is there such a block? Returns the number of errors; *p is then not to be used. */
+int dcf_conf_server(void *node, struct dc_server_params *p, bool *there);
 /** Reads Fault_Injection into spec: "" if it is not there. Returns the number of errors, logged. */
 int dcf_conf_fault(void *node, const char *path, char *spec, size_t len);
 #define DCF_FAULT_MAX 256
-/** Items that Ganesha's own parser may pass over, since dcf_conf_read() reads them. */
-struct config_item *dcf_conf_items(void);
+/** Fills in, once, the items that Ganesha's own parser may pass over, since dcf_conf_read() reads them. */
+void dcf_conf_items(void);
+extern struct config_item dcf_server_items[];
 struct dcf_conf {
 	struct subfsal_args subfsal;
 };
 extern struct config_block dcf_export_block;
+struct dcf_server_conf {
+	char *control_socket;
+};
 
 /* export.c */
 void dcf_export_ops_init(struct export_ops *ops);

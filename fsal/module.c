@@ -55,13 +55,6 @@ static unsigned int executors(void)
 	return cpus < 2 ? 2 : cpus > 16 ? 16 : (unsigned int)cpus;
 }
 
-struct server_params {
-	char *control_socket;
-	uint32_t max_open_files;
-};
-
-static struct server_params server;
-
 #define OPEN_FILES_MIN 16U
 #define OPEN_FILES_MAX 65536U
 
@@ -75,8 +68,8 @@ static unsigned int open_files(void)
 	struct rlimit lim;
 	rlim_t n;
 
-	if (server.max_open_files)
-		return server.max_open_files;
+	if (dcf.params.max_open_files)
+		return (unsigned int)dcf.params.max_open_files;
 	if (getrlimit(RLIMIT_NOFILE, &lim) != 0 || lim.rlim_cur == RLIM_INFINITY)
 		return OPEN_FILES_MAX;
 	n = lim.rlim_cur / 16;
@@ -91,9 +84,13 @@ static struct dc_engine *engine(void)
 		.executors = executors(),
 		.max_open_files = open_files(),
 		.threads = true,
+		.law = dc_pace_linear,
 	};
+	struct dc_machine machine;
 
+	dc_machine_read(&machine);
 	pthread_mutex_lock(&dcf.live_lock);
+	opt.dirty_bytes = dc_server_dirty_bytes(&dcf.params, &machine);
 	if (!dcf.engine)
 		dcf.engine = dc_engine_new(&host_ops, NULL, &opt);
 	pthread_mutex_unlock(&dcf.live_lock);
@@ -102,27 +99,20 @@ static struct dc_engine *engine(void)
 
 /* ---- the server-wide DONTCACHE { } block ---- */
 
-static struct config_item server_items[] = {
-	CONF_ITEM_PATH("Control_Socket", 1, 107, NULL, server_params, control_socket),
-	/* 0: a sixteenth of RLIMIT_NOFILE */
-	CONF_ITEM_UI32("Max_Open_Files", 0, 1048576, 0, server_params, max_open_files),
-	CONFIG_EOL,
-};
-
 static struct config_block server_block = {
 	.dbus_interface_name = "org.ganesha.nfsd.config.dontcache",
 	.blk_desc.name = "DONTCACHE",
 	.blk_desc.type = CONFIG_BLOCK,
 	.blk_desc.flags = CONFIG_UNIQUE,
 	.blk_desc.u.blk.init = noop_conf_init,
-	.blk_desc.u.blk.params = server_items,
+	.blk_desc.u.blk.params = dcf_server_items,
 	.blk_desc.u.blk.commit = noop_conf_commit,
 };
 
 static fsal_status_t init_config(struct fsal_module *m, config_file_t conf,
 				 struct config_error_type *err)
 {
-	struct server_params p = { 0 };
+	struct dcf_server_conf p = { 0 };
 	/* Its messages go where the others go, but its errors are not those of the EXPORT that is being
 	 * read when the first one loads us: Ganesha would drop that export. */
 	struct config_error_type own = { .diag_buf = err->diag_buf,
@@ -130,27 +120,54 @@ static fsal_status_t init_config(struct fsal_module *m, config_file_t conf,
 					 .fp = err->fp };
 
 	display_fsinfo(m);
+	dcf_conf_items();
 	load_config_from_parse(conf, &server_block, &p, true, &own);
 	err->diag_buf = own.diag_buf;
 	err->diag_buf_size = own.diag_buf_size;
 	err->fp = own.fp;
 	if (!config_error_is_harmless(&own)) {
 		LogCrit(COMPONENT_CONFIG,
-			"dontcache: errors in the DONTCACHE block, which is passed over: no control "
-			"socket, Max_Open_Files by default");
+			"dontcache: errors in the DONTCACHE block: no control socket");
 		return fsalstat(ERR_FSAL_NO_ERROR, 0);
 	}
-	if (p.max_open_files && p.max_open_files < OPEN_FILES_MIN) {
-		LogCrit(COMPONENT_CONFIG,
-			"dontcache: DONTCACHE block: Max_Open_Files = %" PRIu32
-			": allowed are 0 (a sixteenth of RLIMIT_NOFILE) and %u to 1048576; the default holds",
-			p.max_open_files, OPEN_FILES_MIN);
-		p.max_open_files = 0;
-	}
-	server = p;
 	if (p.control_socket && dcf_control_start(p.control_socket) == 0)
 		LogEvent(COMPONENT_FSAL, "dontcache: control socket %s", p.control_socket);
 	return fsalstat(ERR_FSAL_NO_ERROR, 0);
+}
+
+/* Every export brings the tree that the block is in; the first one and those of a reload may find it
+ * changed. A block with an error changes nothing. */
+static void server_params(void *node)
+{
+	struct dc_server_params p;
+	struct dc_machine machine;
+	bool there, changed;
+	uint64_t bytes;
+	char text[32];
+
+	dc_server_defaults(&p);
+	if (dcf_conf_server(node, &p, &there) != 0) {
+		LogCrit(COMPONENT_CONFIG,
+			"dontcache: the DONTCACHE block's parameters stay what they were for the errors "
+			"above");
+		return;
+	}
+	/* UpdateExport brings a file with nothing but the export. */
+	if (!there)
+		return;
+	pthread_mutex_lock(&dcf.live_lock);
+	changed = dcf.engine && p.dirty_bytes != dcf.params.dirty_bytes;
+	if (dcf.engine)
+		p.max_open_files = dcf.params.max_open_files;
+	dcf.params = p;
+	pthread_mutex_unlock(&dcf.live_lock);
+	if (!changed)
+		return;
+	dc_machine_read(&machine);
+	bytes = dc_server_dirty_bytes(&p, &machine);
+	dc_engine_set_dirty_bytes(dcf.engine, bytes);
+	LogEvent(COMPONENT_FSAL, "dontcache: Dirty_Bytes of all exports together is now %s",
+		 dc_size_text(bytes, text));
 }
 
 /* ---- exports ---- */
@@ -183,7 +200,7 @@ static fsal_status_t create_export(struct fsal_module *m, void *node, struct con
 	fsal_status_t status;
 	int rc;
 
-	dcf_conf_items();
+	server_params(node);
 	if (load_config_from_node(node, &dcf_export_block, &conf, true, err) != 0 ||
 	    dcf_conf_read(node, path, &params) != 0 ||
 	    dcf_conf_fault(node, path, fault, sizeof(fault)) != 0) {
@@ -247,6 +264,7 @@ static fsal_status_t update(struct fsal_module *m, void *node, struct config_err
 
 	if (FSAL_IS_ERROR(status))
 		return status;
+	server_params(node);
 	if (load_config_from_node(node, &dcf_export_block, &conf, true, err) != 0)
 		return fsalstat(ERR_FSAL_INVAL, EINVAL);
 	sub = conf.subfsal.name ? lookup_fsal(conf.subfsal.name) : NULL;

@@ -77,6 +77,7 @@ void dcf_park(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass, fsal
 
 	r->waiter.pages = pages;
 	r->waiter.bytes = bytes;
+	r->waiter.client = DC_CLIENT_HOST(r->client);
 	r->waiter.connection = connection;
 	r->waiter.run = run_parked;
 	switch (dc_park(e->budget, &r->waiter)) {

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Admission: who may dirty how much, and who waits.
+ * Admission: who may dirty how much, when, and who waits.
  *
- * The budget is one number per export, `used`, that grows only in budget_take() and never past the
+ * The budget is one number per export, `used`, that grows only in dc_budget_take() and never past the
  * limit. Writers do not touch it one by one: each CPU slot keeps a small stash of pages already
  * taken, so that the fast path is one compare-and-swap on a line of its own.
  *
- * As soon as one write is parked (`contended` != 0) the fast path closes: everybody queues, and
- * what is released goes to the queue, connection by connection in deficit round robin (Shreedhar
- * and Varghese, 1995), so that one with 256 writes waiting gets no more bytes than one with 2.
+ * The fast path ends at `freerun`. From there to the limit writes are let in at the rate of the pacing
+ * law (dontcache/pacing.h): each costs credit, credit grows with time. A write that finds credit, and
+ * nobody waiting, goes on at once; another is parked, and the flusher lets it in when there is credit
+ * again, client by client in fair order (fair.h).
  *
- * No wake-up is lost: a parker raises `contended` and then looks at `used`; a releaser lowers
- * `used` and then looks at `contended`. All four are seq_cst, so at least one sees the other.
+ * As soon as one write is parked (`contended` != 0) the fast path closes: everybody queues.
+ *
+ * No wake-up is lost. Who waits for pages sets `short_of` and then tries to take them; who gives pages
+ * back lowers `used` and then looks at `short_of`: both seq_cst, so at least one sees the other. Who
+ * waits for credit is looked at again when it is due (dc_pace_due()).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,21 +45,22 @@ uint64_t dc_dirty_pages(struct dc_export *exp)
 	return sum > 0 ? (uint64_t)sum : 0;
 }
 
-/* The only place where `used` grows. */
-static bool budget_take(struct dc_export *exp, uint64_t pages)
+bool dc_budget_take(struct dc_export *exp, uint64_t pages, uint64_t cap)
 {
 	uint64_t used = atomic_load(&exp->used);
 
 	do {
 		uint64_t limit = atomic_load_explicit(&exp->limit, memory_order_relaxed);
 
+		if (cap < limit)
+			limit = cap;
 		if (pages > limit || used > limit - pages)
 			return false;
 	} while (!atomic_compare_exchange_weak(&exp->used, &used, used + pages));
 	return true;
 }
 
-static void budget_give(struct dc_export *exp, uint64_t pages)
+void dc_budget_give(struct dc_export *exp, uint64_t pages)
 {
 	uint64_t before = atomic_fetch_sub(&exp->used, pages);
 
@@ -67,13 +72,116 @@ void dc_sweep(struct dc_export *exp)
 	for (unsigned int i = 0; i < exp->nr_slots; i++) {
 		if (atomic_load_explicit(&exp->slots[i].stash, memory_order_relaxed) == 0)
 			continue;
-		budget_give(exp, atomic_exchange(&exp->slots[i].stash, 0));
+		dc_budget_give(exp, atomic_exchange(&exp->slots[i].stash, 0));
 	}
+}
+
+/* ---- levels ---- */
+
+void dc_levels_update(struct dc_export *exp)
+{
+	uint64_t limit = atomic_load(&exp->limit), withheld = atomic_load(&exp->withheld);
+	uint64_t grant = limit > withheld ? limit - withheld : 0;
+	uint64_t part = dc_min_u64(grant, atomic_load(&exp->target)), bg, freerun;
+
+	/* The background level keeps its place in what may be used. */
+	bg = (uint64_t)((double)atomic_load(&exp->background_wanted) * (double)part / (double)limit);
+	freerun = exp->eng->opt.law ? dc_pace_freerun(bg, part) : part;
+	atomic_store(&exp->background, bg);
+	atomic_store(&exp->usable, part);
+	atomic_store(&exp->setpoint, exp->eng->opt.law ? dc_pace_setpoint(bg, part) : part);
+	atomic_store(&exp->freerun, freerun);
+	/* What is withheld counts as used. */
+	atomic_store(&exp->fast_cap, freerun + withheld);
+	/* Above its due the law keeps an export that has more back; without a law this does. */
+	atomic_store(&exp->hard_cap, exp->eng->opt.law ? UINT64_MAX : part + withheld);
+	atomic_store(&exp->near, dc_min_u64(freerun, part - part / 8) + withheld);
+}
+
+/* ---- pacing; under exp->lock ---- */
+
+#define BURST_S 0.01  /* credit is not kept for longer: what it lets in at once comes in at once */
+#define LAPSE_S 0.1   /* nor does it grow for longer while nobody looks */
+#define LOOK_MIN_NS (1 * DC_NS_PER_MS) /* how often waiters are looked at, at most */
+#define LOOK_MAX_NS (20 * DC_NS_PER_MS)
+
+/* Credit for the time since it was looked at last. */
+static void refill(struct dc_export *exp, uint64_t now)
+{
+	struct dc_pace *pace = &exp->pace;
+	struct dc_pace_in in = {
+		.dirty = (double)(dc_dirty_pages(exp) + atomic_load(&exp->writeback)),
+		.freerun = (double)atomic_load(&exp->freerun),
+		.setpoint = (double)atomic_load(&exp->setpoint),
+		/* Hard is what is granted, even while less is its due. */
+		.limit = (double)(atomic_load(&exp->limit) - atomic_load(&exp->withheld)),
+	};
+	double dt = (double)(now - pace->since) / DC_NS_PER_S;
+
+	if (now <= pace->since)
+		return;
+	in.completed = dc_rate_now(&exp->done, now);
+	pace->rate = exp->eng->opt.law(&in);
+	pace->since = now;
+	pace->credit += pace->rate * (dt < LAPSE_S ? dt : LAPSE_S);
+	if (pace->credit > pace->rate * BURST_S)
+		pace->credit = pace->rate * BURST_S;
+}
+
+/* Takes what a write needs, if there are pages and credit. `bytes` are what it costs of that: it may need
+ * more pages than it will dirty. */
+static bool take(struct dc_export *exp, uint64_t pages, uint64_t bytes, uint64_t now)
+{
+	bool paced = exp->eng->opt.law != NULL;
+
+	atomic_store(&exp->short_of, true);
+	/* It was idle, and others have what it did not use: the law would see no room at all. */
+	if (atomic_load(&exp->usable) < pages)
+		dc_pool_borrow(exp, pages);
+	if (paced) {
+		/* Below freerun nobody needs credit. */
+		if (dc_budget_take(exp, pages, atomic_load(&exp->fast_cap)))
+			goto taken;
+		refill(exp, now);
+		if (exp->pace.credit <= 0) {
+			dc_sweep(exp);
+			if (dc_budget_take(exp, pages, atomic_load(&exp->fast_cap)))
+				goto taken;
+			atomic_store(&exp->short_of, false);
+			return false;
+		}
+	}
+	if (!dc_budget_take(exp, pages, atomic_load(&exp->hard_cap))) {
+		dc_sweep(exp);
+		if (!dc_budget_take(exp, pages, atomic_load(&exp->hard_cap)) &&
+		    !(dc_pool_borrow(exp, pages) &&
+		      dc_budget_take(exp, pages, atomic_load(&exp->hard_cap))))
+			return false;
+	}
+	if (paced)
+		exp->pace.credit -= (double)bytes / DC_PAGE_SIZE;
+taken:
+	atomic_store(&exp->short_of, false);
+	return true;
+}
+
+/* When the first of those that wait should be looked at again, ns. */
+static uint64_t look_again(const struct dc_export *exp, uint64_t now)
+{
+	const struct dc_pace *pace = &exp->pace;
+	double wait;
+
+	if (!exp->eng->opt.law || pace->credit > 0 || pace->rate <= 0)
+		return now + LOOK_MAX_NS;
+	wait = -pace->credit / pace->rate * DC_NS_PER_S;
+	if (wait >= LOOK_MAX_NS)
+		return now + LOOK_MAX_NS;
+	return now + dc_max_u64((uint64_t)wait, LOOK_MIN_NS);
 }
 
 static uint64_t stash_size(struct dc_export *exp)
 {
-	uint64_t limit = atomic_load_explicit(&exp->limit, memory_order_relaxed);
+	uint64_t limit = atomic_load_explicit(&exp->fast_cap, memory_order_relaxed);
 	uint64_t used = atomic_load_explicit(&exp->used, memory_order_relaxed);
 	uint64_t bg = atomic_load_explicit(&exp->background, memory_order_relaxed);
 	uint64_t room = limit > used ? limit - used : 0;
@@ -85,8 +193,9 @@ static uint64_t stash_size(struct dc_export *exp)
 
 bool dc_admit(struct dc_export *exp, uint64_t pages)
 {
+	uint64_t have, extra, cap;
 	struct dc_slot *slot;
-	uint64_t have, extra;
+	bool ok = false;
 
 	if (atomic_load_explicit(&exp->contended, memory_order_relaxed) != 0)
 		return false;
@@ -96,7 +205,8 @@ bool dc_admit(struct dc_export *exp, uint64_t pages)
 		if (atomic_compare_exchange_weak(&slot->stash, &have, have - pages))
 			return true;
 	extra = stash_size(exp);
-	if (extra > 0 && budget_take(exp, pages + extra)) {
+	cap = atomic_load_explicit(&exp->fast_cap, memory_order_relaxed);
+	if (extra > 0 && dc_budget_take(exp, pages + extra, cap)) {
 		atomic_fetch_add(&slot->stash, extra);
 		/* Somebody may have parked, and swept, just before: nothing must stay in a
 		 * stash while writes wait. */
@@ -104,24 +214,28 @@ bool dc_admit(struct dc_export *exp, uint64_t pages)
 			dc_dispatch(exp);
 		return true;
 	}
-	if (budget_take(exp, pages))
+	if (dc_budget_take(exp, pages, cap))
 		return true;
-	dc_sweep(exp);
-	return budget_take(exp, pages);
+	pthread_mutex_lock(&exp->lock);
+	if (!dc_fair_first(&exp->fair)) {
+		ok = take(exp, pages, pages << DC_PAGE_SHIFT, dc_now(exp->eng));
+		atomic_store(&exp->short_of, false); /* nobody waits: who asked may now park */
+	}
+	pthread_mutex_unlock(&exp->lock);
+	return ok;
 }
 
 bool dc_near_limit(const struct dc_export *exp)
 {
-	uint64_t limit = atomic_load_explicit(&exp->limit, memory_order_relaxed);
-
-	return atomic_load_explicit(&exp->used, memory_order_relaxed) > limit - limit / 8;
+	return atomic_load_explicit(&exp->used, memory_order_relaxed) >
+	       atomic_load_explicit(&exp->near, memory_order_relaxed);
 }
 
 void dc_release(struct dc_export *exp, uint64_t pages)
 {
 	if (pages == 0)
 		return;
-	budget_give(exp, pages);
+	dc_budget_give(exp, pages);
 	if (atomic_load(&exp->contended) != 0)
 		dc_dispatch(exp);
 }
@@ -133,12 +247,16 @@ void dc_unreserve(struct dc_export *exp, uint64_t pages)
 	if (pages == 0)
 		return;
 	slot = dc_slot(exp);
-	/* Not into a stash while writes wait, or while the limit, just lowered, is exceeded. */
+	/* Not into a stash while writes wait, or beyond where the fast path ends: the limit may just have
+	 * been lowered. */
 	if (atomic_load(&exp->contended) != 0 ||
 	    atomic_load_explicit(&exp->used, memory_order_relaxed) >
-		    atomic_load_explicit(&exp->limit, memory_order_relaxed) ||
+		    atomic_load_explicit(&exp->fast_cap, memory_order_relaxed) ||
 	    atomic_load_explicit(&slot->stash, memory_order_relaxed) > STASH_MAX) {
-		dc_release(exp, pages);
+		dc_budget_give(exp, pages);
+		/* Only those that wait for pages are helped: credit comes with time. */
+		if (atomic_load(&exp->short_of))
+			dc_dispatch(exp);
 		return;
 	}
 	atomic_fetch_add(&slot->stash, pages);
@@ -160,21 +278,9 @@ static struct dc_parker *parker_of(struct dc_export *exp, void *connection)
 	}
 	p = dc_zalloc(sizeof(*p));
 	p->connection = connection;
-	p->last = &p->first;
 	LIST_INSERT_HEAD(&exp->parker_hash[b], p, hash);
-	TAILQ_INSERT_TAIL(&exp->parkers, p, rr);
 	exp->nr_parkers++;
 	return p;
-}
-
-static void parker_free(struct dc_export *exp, struct dc_parker *p)
-{
-	LIST_REMOVE(p, hash);
-	TAILQ_REMOVE(&exp->parkers, p, rr);
-	exp->nr_parkers--;
-	if (p->held)
-		exp->nr_held--;
-	free(p);
 }
 
 /*
@@ -191,25 +297,40 @@ static uint64_t parker_share(struct dc_export *exp)
 	return dc_min_u64(cap / 16, cap / 2 / (exp->nr_parkers ? exp->nr_parkers : 1));
 }
 
-static struct dc_waiter *pop(struct dc_export *exp, struct dc_parker *p)
+static struct dc_waiter *pop(struct dc_export *exp)
 {
-	struct dc_waiter *w = p->first;
+	struct dc_waiter *w = dc_fair_pop(&exp->fair);
+	struct dc_parker *p = parker_of(exp, w->connection);
 
-	p->first = w->next;
-	if (!p->first)
-		p->last = &p->first;
 	p->bytes -= w->bytes;
+	p->writes--;
 	exp->parked_bytes -= w->bytes;
 	if (p->held && p->bytes <= parker_share(exp) / 2) {
 		p->held = false;
 		exp->nr_held--;
 		w->resume = true;
 	}
-	if (!p->first) {
+	if (p->writes == 0) {
 		dc_assert(p->bytes == 0 && !p->held);
-		parker_free(exp, p);
+		LIST_REMOVE(p, hash);
+		exp->nr_parkers--;
+		free(p);
 	}
+	atomic_fetch_sub(&exp->contended, 1);
 	return w;
+}
+
+/* The flusher is to look at the export when its waiters are due. Nothing locked. */
+static void await_due(struct dc_export *exp)
+{
+	struct dc_device *dev = exp->dev;
+
+	if (atomic_exchange(&exp->awaiting, true))
+		return;
+	pthread_mutex_lock(&dev->lock);
+	TAILQ_INSERT_TAIL(&dev->to_await, exp, await_link);
+	pthread_mutex_unlock(&dev->lock);
+	dc_device_wake(dev);
 }
 
 enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
@@ -228,13 +349,10 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 		return DC_REFUSED;
 	}
 	atomic_fetch_add(&exp->contended, 1);
-	if (TAILQ_EMPTY(&exp->parkers)) {
-		dc_sweep(exp);
-		if (budget_take(exp, w->pages)) {
-			atomic_fetch_sub(&exp->contended, 1);
-			pthread_mutex_unlock(&exp->lock);
-			return DC_ADMITTED;
-		}
+	if (!dc_fair_first(&exp->fair) && take(exp, w->pages, w->bytes, w->since_ns)) {
+		atomic_fetch_sub(&exp->contended, 1);
+		pthread_mutex_unlock(&exp->lock);
+		return DC_ADMITTED;
 	}
 	if (exp->parked_bytes > 4 * atomic_load(&exp->parked_cap)) {
 		atomic_fetch_sub(&exp->contended, 1);
@@ -242,10 +360,10 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 		dc_count(exp, DC_CTR_REFUSED, 1);
 		return DC_REFUSED;
 	}
+	dc_fair_push(&exp->fair, w);
 	p = parker_of(exp, w->connection);
-	*p->last = w;
-	p->last = &w->next;
 	p->bytes += w->bytes;
+	p->writes++;
 	exp->parked_bytes += w->bytes;
 	if (!p->held && (p->bytes >= parker_share(exp) ||
 			 exp->parked_bytes >= atomic_load(&exp->parked_cap) / 4 * 3)) {
@@ -253,54 +371,76 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 		exp->nr_held++;
 		answer = DC_PARKED_HOLD;
 	}
+	if (exp->fair.nr == 1)
+		atomic_store(&exp->due, look_again(exp, w->since_ns));
 	pthread_mutex_unlock(&exp->lock);
 	/* From here on *w may be gone. */
 	dc_count(exp, DC_CTR_PARKED, 1);
 	if (answer == DC_PARKED_HOLD)
 		dc_count(exp, DC_CTR_HELD, 1);
 	dc_kick(exp);
+	await_due(exp);
 	return answer;
 }
 
 void dc_dispatch(struct dc_export *exp)
 {
-	struct dc_waiter *run = NULL, **tail = &run;
-	struct dc_parker *p;
+	struct dc_waiter *run = NULL, **tail = &run, *w;
 	uint64_t now = dc_now(exp->eng);
-	bool swept = false;
 
 	pthread_mutex_lock(&exp->lock);
-	while ((p = TAILQ_FIRST(&exp->parkers))) {
-		struct dc_waiter *w = p->first;
-
+	while ((w = dc_fair_first(&exp->fair))) {
 		if (atomic_load(&exp->draining)) {
-			w = pop(exp, p);
+			w = pop(exp);
 			w->status = -ECANCELED;
-		} else if (p->deficit < w->bytes) {
-			/* Its turn is over; with the quantum at least one write long each
-			 * visit ends in progress. */
-			p->deficit += DC_MAX_WRITE;
-			TAILQ_REMOVE(&exp->parkers, p, rr);
-			TAILQ_INSERT_TAIL(&exp->parkers, p, rr);
-			continue;
-		} else if (!budget_take(exp, w->pages)) {
-			if (swept)
-				break;
-			dc_sweep(exp);
-			swept = true;
-			continue;
+		} else if (!take(exp, w->pages, w->bytes, now)) {
+			break;
 		} else {
-			p->deficit -= w->bytes;
-			w = pop(exp, p);
+			w = pop(exp);
 			w->status = 0;
 		}
-		atomic_fetch_sub(&exp->contended, 1);
 		dc_count(exp, DC_CTR_PARKED_NS, now > w->since_ns ? now - w->since_ns : 0);
-		w->next = NULL;
 		*tail = w;
 		tail = &w->next;
 	}
+	atomic_store(&exp->due, look_again(exp, now));
 	pthread_mutex_unlock(&exp->lock);
 	if (run)
 		dc_executor_run(exp->dev->exec, run);
+}
+
+/* ---- the flusher's part ---- */
+
+void dc_pace_due(struct dc_device *dev, uint64_t now)
+{
+	struct dc_export *exp, *next;
+
+	pthread_mutex_lock(&dev->lock);
+	TAILQ_CONCAT(&dev->awaited, &dev->to_await, await_link);
+	pthread_mutex_unlock(&dev->lock);
+	for (exp = TAILQ_FIRST(&dev->awaited); exp; exp = next) {
+		next = TAILQ_NEXT(exp, await_link);
+		if (atomic_load(&exp->contended) != 0 && now >= atomic_load(&exp->due))
+			dc_dispatch(exp);
+		if (atomic_load(&exp->contended) != 0)
+			continue;
+		/* Clear first, then look once more: who parks from here on announces it anew. */
+		TAILQ_REMOVE(&dev->awaited, exp, await_link);
+		atomic_store(&exp->awaiting, false);
+		if (atomic_load(&exp->contended) != 0)
+			await_due(exp);
+	}
+}
+
+uint64_t dc_pace_timeout(const struct dc_device *dev, uint64_t now, uint64_t timeout)
+{
+	const struct dc_export *exp;
+
+	TAILQ_FOREACH(exp, &dev->awaited, await_link)
+	{
+		uint64_t due = atomic_load(&exp->due);
+
+		timeout = dc_min_u64(timeout, due > now ? due - now : 0);
+	}
+	return timeout;
 }

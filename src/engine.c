@@ -38,6 +38,9 @@ struct dc_engine *dc_engine_new(const struct dc_host_ops *ops, void *host,
 	TAILQ_INIT(&eng->idle);
 	pthread_mutex_init(&eng->orphan_lock, NULL);
 	TAILQ_INIT(&eng->orphans);
+	pthread_mutex_init(&eng->pool.lock, NULL);
+	TAILQ_INIT(&eng->pool.exports);
+	dc_engine_set_dirty_bytes(eng, options->dirty_bytes);
 	for (int i = 0; i < DC_SHARDS; i++)
 		pthread_mutex_init(&eng->shard[i].lock, NULL);
 	return eng;
@@ -74,6 +77,9 @@ void dc_engine_free(struct dc_engine *eng)
 		free(dev);
 	}
 	dc_orphans_free(eng);
+	dc_assert(TAILQ_EMPTY(&eng->pool.exports) && eng->pool.granted == 0);
+	free(eng->pool.device);
+	pthread_mutex_destroy(&eng->pool.lock);
 	dc_assert(TAILQ_EMPTY(&eng->idle));
 	for (int i = 0; i < DC_SHARDS; i++) {
 		dc_assert(eng->shard[i].nr == 0);
@@ -142,6 +148,8 @@ static struct dc_device *device_get(struct dc_engine *eng, uint64_t id,
 	TAILQ_INIT(&dev->kicked);
 	TAILQ_INIT(&dev->exports);
 	TAILQ_INIT(&dev->active);
+	TAILQ_INIT(&dev->to_await);
+	TAILQ_INIT(&dev->awaited);
 	TAILQ_INIT(&dev->lingering);
 	TAILQ_INIT(&dev->handed_over);
 	LIST_INIT(&dev->free_turns);

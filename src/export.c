@@ -38,7 +38,11 @@ struct dc_export *dc_export_new(struct dc_device *dev, uint32_t id, const char *
 	pthread_mutex_init(&exp->lock, NULL);
 	TAILQ_INIT(&exp->commits);
 	TAILQ_INIT(&exp->quiet);
-	TAILQ_INIT(&exp->parkers);
+	dc_fair_init(&exp->fair);
+	atomic_store(&exp->limit, params->dirty_bytes >> DC_PAGE_SHIFT);
+	atomic_store(&exp->min_pages, params->min_bytes >> DC_PAGE_SHIFT);
+	atomic_store(&exp->weight, params->weight);
+	dc_pool_join(exp);
 	dc_export_set_params(exp, params);
 	pthread_mutex_lock(&dev->lock);
 	TAILQ_INSERT_TAIL(&dev->exports, exp, dev_link);
@@ -50,14 +54,17 @@ void dc_export_set_params(struct dc_export *exp, const struct dc_params *p)
 {
 	pthread_mutex_lock(&exp->lock);
 	exp->params = *p;
-	atomic_store(&exp->limit, p->dirty_bytes >> DC_PAGE_SHIFT);
-	atomic_store(&exp->background, dc_params_background(p) >> DC_PAGE_SHIFT);
+	atomic_store(&exp->background_wanted, dc_params_background(p) >> DC_PAGE_SHIFT);
+	atomic_store(&exp->min_pages, p->min_bytes >> DC_PAGE_SHIFT);
+	atomic_store(&exp->weight, p->weight);
+	atomic_store(&exp->strict, p->strict_limit != 0);
 	atomic_store(&exp->expire_ns, p->dirty_expire_centisecs * 10 * DC_NS_PER_MS);
 	atomic_store(&exp->window_ms, p->writeback_window_ms);
 	atomic_store(&exp->parked_cap, p->parked_bytes);
 	atomic_store(&exp->drop_behind, p->drop_behind != 0);
 	atomic_store(&exp->audit, p->audit != 0);
 	pthread_mutex_unlock(&exp->lock);
+	dc_pool_limit(exp, p->dirty_bytes >> DC_PAGE_SHIFT);
 	/* Under a smaller limit nothing comes in, not even what was kept ready. A larger limit
 	 * admits at once; a smaller level is work at once. */
 	dc_sweep(exp);
@@ -105,7 +112,8 @@ void dc_export_put(struct dc_export *exp)
 {
 	if (atomic_fetch_sub(&exp->refs, 1) != 1)
 		return;
-	dc_assert(TAILQ_EMPTY(&exp->parkers) && exp->heap_nr == 0);
+	dc_assert(exp->heap_nr == 0);
+	dc_fair_free(&exp->fair);
 	pthread_mutex_destroy(&exp->lock);
 	free(exp->heap);
 	free(exp->slots);
@@ -130,6 +138,7 @@ bool dc_export_free(struct dc_export *exp, uint64_t timeout_ns)
 	dc_dispatch(exp);
 	atomic_store(&exp->ended, true);
 	dc_files_each(exp, forget, NULL);
+	dc_pool_leave(exp);
 	pthread_mutex_lock(&dev->lock);
 	exp->detach = true;
 	dev->nr_detach++;
@@ -175,7 +184,7 @@ uint64_t dc_export_error_generation(const struct dc_export *exp)
 
 void dc_export_stats(struct dc_export *exp, struct dc_export_stats *st)
 {
-	uint64_t used, dirty, wb, stash = 0;
+	uint64_t used, dirty, wb, withheld, stash = 0;
 
 	memset(st, 0, sizeof(*st));
 	st->id = exp->id;
@@ -188,14 +197,22 @@ void dc_export_stats(struct dc_export *exp, struct dc_export_stats *st)
 	}
 	dirty = dc_dirty_pages(exp);
 	wb = atomic_load(&exp->writeback);
+	withheld = atomic_load(&exp->withheld);
 	used = atomic_load(&exp->used);
+	used = used > withheld ? used - withheld : 0;
 	st->dirty = dirty << DC_PAGE_SHIFT;
 	st->writeback = wb << DC_PAGE_SHIFT;
 	st->used = used << DC_PAGE_SHIFT;
 	st->reserved = used > dirty + wb + stash ? (used - dirty - wb - stash) << DC_PAGE_SHIFT : 0;
 	st->files = atomic_load(&exp->nr_files);
 	st->unsynced_files = atomic_load(&exp->nr_unsynced);
+	st->usable = atomic_load(&exp->usable) << DC_PAGE_SHIFT;
+	st->background = atomic_load(&exp->background) << DC_PAGE_SHIFT;
+	st->freerun = atomic_load(&exp->freerun) << DC_PAGE_SHIFT;
+	st->setpoint = atomic_load(&exp->setpoint) << DC_PAGE_SHIFT;
 	pthread_mutex_lock(&exp->lock);
+	st->completion_rate = (uint64_t)exp->done.per_s << DC_PAGE_SHIFT;
+	st->admission_rate = (uint64_t)exp->pace.rate << DC_PAGE_SHIFT;
 	st->dirty_files = exp->heap_nr;
 	st->parked = atomic_load(&exp->contended);
 	st->parked_bytes = exp->parked_bytes;

@@ -25,6 +25,8 @@
 #define IDLE_FD_NS (5 * DC_NS_PER_S) /* an unused descriptor is closed after this */
 #define SYNCS_MAX 4		     /* quiet files being fdatasync'ed at once */
 #define SAY_NS (60 * DC_NS_PER_S)
+#define TURN_LEAST (1UL << 20)  /* bytes: what turn_max() may come down to */
+#define VISIT_WORTH (1UL << 20) /* bytes */
 #define DRAIN_MIN (1UL << 20) /* bytes of the smallest turn while draining */
 
 void dc_device_wake(struct dc_device *dev)
@@ -141,6 +143,7 @@ static struct dc_file *pick(struct dc_export *exp, uint64_t now, enum dc_reason 
 
 	pthread_mutex_lock(&exp->lock);
 	if (work_wanted(exp, now, reason)) {
+		dc_rate_begin(&exp->done, now);
 		file = *reason == DC_REASON_COMMIT ? TAILQ_FIRST(&exp->commits) : exp->heap[0];
 		dc_file_hold(file); /* alive: the lists' own reference goes under exp->lock */
 	}
@@ -178,8 +181,17 @@ static bool under_writeback(struct dc_device *dev, const struct dc_turn *turn)
 	       st.writeback > 0;
 }
 
-/* Submits one turn. Returns false when the export needs none. */
-static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now)
+/* The most that one turn takes, in bytes: of a small budget a small part, or what is dirty would go up and down
+ * by whole turns. Linux takes an eighth, of a smaller half of what the device does in a second. */
+static uint64_t turn_max(const struct dc_device *dev, const struct dc_export *exp)
+{
+	uint64_t part = atomic_load(&exp->usable) / 16 << DC_PAGE_SHIFT;
+
+	return dc_min_u64(dc_bw_chunk(&dev->bw), dc_max_u64(part, TURN_LEAST));
+}
+
+/* Submits one turn, of *bytes. Returns false when the export needs none. */
+static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now, uint64_t *bytes)
 {
 	uint64_t cancelled = 0;
 	enum dc_reason reason;
@@ -187,9 +199,10 @@ static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now
 	struct dc_take take;
 	int puts = 1;
 	struct dc_file *file = pick(exp, now, &reason);
-	uint64_t max = dc_bw_chunk(&dev->bw);
+	uint64_t max = turn_max(dev, exp);
 	bool taken = false;
 
+	*bytes = 0;
 	if (!file)
 		return false;
 	if (reason == DC_REASON_SHUTDOWN)
@@ -228,6 +241,7 @@ static bool flush_one(struct dc_device *dev, struct dc_export *exp, uint64_t now
 	}
 	if (!turn->op.strict)
 		turn->op.strict = under_writeback(dev, turn);
+	*bytes = take.pages << DC_PAGE_SHIFT;
 	dc_bw_busy(&dev->bw, now);
 	dev->in_flight += take.pages;
 	exp->turns_in_flight++;
@@ -328,6 +342,10 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 
 	dev->in_flight -= pages;
 	dc_bw_completed(&dev->bw, now, pages << DC_PAGE_SHIFT, dev->in_flight != 0);
+	pthread_mutex_lock(&exp->lock);
+	dc_rate_add(&exp->done, now, pages);
+	pthread_mutex_unlock(&exp->lock);
+	atomic_fetch_add_explicit(&exp->completed, pages, memory_order_relaxed);
 	dc_count(exp, reason_counter(turn->reason), (pages - again) << DC_PAGE_SHIFT);
 	atomic_fetch_sub(&exp->writeback, pages);
 	dc_release(exp, pages - again);
@@ -394,9 +412,11 @@ static void deactivate(struct dc_device *dev, struct dc_export *exp, uint64_t no
 
 	TAILQ_REMOVE(&dev->active, exp, active_link);
 	exp->active = false;
+	exp->turn_credit = 0;
 	if (!atomic_exchange(&exp->kicked, false))
 		return;
 	pthread_mutex_lock(&exp->lock);
+	dc_rate_end(&exp->done);
 	more = work_wanted(exp, now, &reason);
 	pthread_mutex_unlock(&exp->lock);
 	if (more && !atomic_exchange(&exp->kicked, true))
@@ -507,7 +527,7 @@ static void detach_exports(struct dc_device *dev)
 	pthread_mutex_lock(&dev->lock);
 	for (exp = dev->nr_detach ? TAILQ_FIRST(&dev->exports) : NULL; exp; exp = next) {
 		next = TAILQ_NEXT(exp, dev_link);
-		if (!exp->detach || exp->turns_in_flight != 0)
+		if (!exp->detach || exp->turns_in_flight != 0 || atomic_load(&exp->awaiting))
 			continue;
 		/* The bit stays set, so that no later kick puts it on our lists again. */
 		if (exp->active)
@@ -522,10 +542,16 @@ static void detach_exports(struct dc_device *dev)
 	pthread_mutex_unlock(&dev->lock);
 }
 
+/*
+ * Exports take turns by deficit round robin (Shreedhar and Varghese, 1995): each visit is worth
+ * VISIT_WORTH times the export's Weight, whatever the turns' sizes. A turn may cost more than there is: then
+ * some visits pass.
+ */
 static void submit_turns(struct dc_device *dev, uint64_t now)
 {
 	unsigned int passed_over = 0;
 	struct dc_export *exp;
+	uint64_t bytes;
 
 	while ((exp = TAILQ_FIRST(&dev->active))) {
 		uint64_t window = dc_bw_window(&dev->bw, atomic_load(&exp->window_ms));
@@ -533,7 +559,7 @@ static void submit_turns(struct dc_device *dev, uint64_t now)
 		if (dev->in_flight << DC_PAGE_SHIFT >= window)
 			break;
 		/* Half of a budget under writeback is enough: the other half is for writers. */
-		if (atomic_load(&exp->writeback) * 2 > atomic_load(&exp->limit) &&
+		if (atomic_load(&exp->writeback) * 2 > atomic_load(&exp->usable) &&
 		    dev->in_flight > 0) {
 			if (TAILQ_NEXT(exp, active_link) == NULL)
 				break;
@@ -543,11 +569,18 @@ static void submit_turns(struct dc_device *dev, uint64_t now)
 				break;
 			continue;
 		}
-		if (!flush_one(dev, exp, now)) {
-			deactivate(dev, exp, now);
-			continue;
+		if (exp->turn_credit <= 0)
+			exp->turn_credit += (int64_t)(VISIT_WORTH * atomic_load(&exp->weight) /
+						      DC_WEIGHT_NORMAL);
+		if (exp->turn_credit > 0) {
+			if (!flush_one(dev, exp, now, &bytes)) {
+				deactivate(dev, exp, now);
+				continue;
+			}
+			exp->turn_credit -= (int64_t)bytes;
+			if (exp->turn_credit > 0)
+				continue;
 		}
-		/* One turn each. */
 		TAILQ_REMOVE(&dev->active, exp, active_link);
 		TAILQ_INSERT_TAIL(&dev->active, exp, active_link);
 	}
@@ -573,6 +606,8 @@ void dc_device_poll(struct dc_device *dev, int64_t timeout_ns)
 		op = next;
 	}
 	take_kicked(dev);
+	dc_pool_balance(dev->eng, now);
+	dc_pace_due(dev, now);
 	if (now >= dev->next_tick) {
 		if (tick(dev, now))
 			dev->last_work = now;
@@ -585,6 +620,11 @@ void dc_device_poll(struct dc_device *dev, int64_t timeout_ns)
 	atomic_store_explicit(&dev->in_flight_now, dev->in_flight, memory_order_relaxed);
 }
 
+uint64_t dc_device_timeout(const struct dc_device *dev, uint64_t now)
+{
+	return dc_pace_timeout(dev, now, dc_drop_timeout(dev, TICK_NS));
+}
+
 void *dc_flusher_thread(void *arg)
 {
 	struct dc_device *dev = arg;
@@ -592,10 +632,12 @@ void *dc_flusher_thread(void *arg)
 
 	pthread_setname_np(pthread_self(), "dc_flusher");
 	while (!atomic_load(&dev->stop)) {
-		dc_device_poll(dev, deep ? -1 : (int64_t)dc_drop_timeout(dev, TICK_NS));
+		dc_device_poll(dev, deep ? -1 :
+					   (int64_t)dc_device_timeout(dev, dc_now(dev->eng)));
 		atomic_store(&dev->deep_sleep, false);
 		deep = dev->in_flight == 0 && dev->syncs_in_flight == 0 &&
 		       TAILQ_EMPTY(&dev->active) && TAILQ_EMPTY(&dev->lingering) &&
+		       TAILQ_EMPTY(&dev->awaited) &&
 		       dc_now(dev->eng) - dev->last_work > AWAKE_NS;
 		if (deep) {
 			/* Announced before the last look, so that a file that becomes dirty now

@@ -22,6 +22,9 @@
 #include "dontcache/dirty_map.h"
 #include "dontcache/engine.h"
 #include "dontcache/fault.h"
+#include "dontcache/pacing.h"
+#include "dontcache/share.h"
+#include "fair.h"
 #include "util.h"
 
 #define DC_NS_PER_MS 1000000ULL
@@ -149,10 +152,9 @@ struct dc_slot {
 /* A connection with parked writes. */
 struct dc_parker {
 	void *connection;
-	uint64_t bytes, deficit;
+	uint64_t bytes;
+	uint32_t writes;
 	bool held;
-	struct dc_waiter *first, **last;
-	TAILQ_ENTRY(dc_parker) rr;
 	LIST_ENTRY(dc_parker) hash;
 };
 
@@ -168,9 +170,18 @@ struct dc_export {
 	unsigned int nr_slots; /* a power of two */
 	struct dc_slot *slots;
 
-	/* read by every write, written by few */
-	_Alignas(DC_CACHE_LINE) _Atomic uint64_t limit; /* pages */
-	_Atomic uint64_t background;			/* pages */
+	/* read by every write, written by few; pages */
+	_Alignas(DC_CACHE_LINE) _Atomic uint64_t limit;
+	_Atomic uint64_t fast_cap; /* of `used`: where the fast path ends */
+	_Atomic uint64_t hard_cap; /* of `used`: where even credit ends */
+	_Atomic uint64_t near;	   /* of `used` */
+	_Atomic uint64_t background, freerun, setpoint;
+	_Atomic uint64_t usable; /* what of the limit is the export's for now: they follow from it */
+	_Atomic uint64_t background_wanted; /* with all of the limit */
+	_Atomic uint64_t min_pages, weight;
+	_Atomic bool strict;
+	_Atomic bool short_of;				/* who waits waits for pages, not for credit */
+	_Atomic bool awaiting;				/* on dev->to_await or dev->awaited */
 	_Atomic uint32_t contended;			/* waiters; nonzero ends the fast path */
 	_Atomic bool kicked;				/* the export's one "there is work" bit */
 	_Atomic bool draining;
@@ -183,6 +194,9 @@ struct dc_export {
 	/* written at each refill of a stash, and by the flusher */
 	_Alignas(DC_CACHE_LINE) _Atomic uint64_t used; /* pages; <= limit whenever it grows */
 	_Atomic uint64_t writeback;		       /* pages */
+	_Atomic uint64_t withheld;		       /* pages, of used: see pool.c */
+	_Atomic uint64_t completed;		       /* pages, since the last balance */
+	_Atomic uint64_t due;			       /* ns: when waiters are looked at again */
 
 	_Alignas(DC_CACHE_LINE) pthread_mutex_t lock;
 	/* under lock */
@@ -191,7 +205,13 @@ struct dc_export {
 	uint32_t heap_nr, heap_cap;
 	TAILQ_HEAD(, dc_file) commits; /* files that a COMMIT waits for */
 	TAILQ_HEAD(, dc_file) quiet;   /* clean but unsynced, oldest first */
-	TAILQ_HEAD(dc_rr, dc_parker) parkers;
+	struct dc_fair fair; /* parked writes */
+	struct dc_pace {
+		double credit; /* pages; a write may leave it negative */
+		double rate;   /* pages per second */
+		uint64_t since; /* ns: until then credit was given */
+	} pace;
+	struct dc_rate done; /* what becomes clean */
 	LIST_HEAD(, dc_parker) parker_hash[DC_PARKER_BUCKETS];
 	uint32_t nr_parkers, nr_held;
 	uint64_t parked_bytes;
@@ -200,13 +220,22 @@ struct dc_export {
 
 	_Atomic uint64_t nr_files, nr_unsynced, nr_owing; /* owing: an error */
 
+	/* pool->lock */
+	TAILQ_ENTRY(dc_export) pool_link;
+	_Atomic uint64_t target; /* pages: what the grant moves towards */
+	uint64_t due_pages;	 /* and that: its due */
+	uint64_t hot_until;	 /* ns */
+	uint32_t share_index;
+
 	/* dev->lock */
 	TAILQ_ENTRY(dc_export) kick_link;
+	TAILQ_ENTRY(dc_export) await_link; /* on dev->awaited: the flusher's */
 	bool detach, detached;
 	/* flusher only, except for insertion under dev->lock */
 	TAILQ_ENTRY(dc_export) dev_link;
 	TAILQ_ENTRY(dc_export) active_link;
 	bool active;
+	int64_t turn_credit; /* bytes that it may have written back before the next one's turn */
 	uint32_t turns_in_flight;
 	uint64_t errors_looked; /* ns: for those to be forgotten */
 	uint64_t audit_said;	/* ns: when it last complained */
@@ -238,6 +267,7 @@ struct dc_device {
 	/* under lock */
 	pthread_cond_t cond; /* an export was detached */
 	TAILQ_HEAD(, dc_export) kicked;
+	TAILQ_HEAD(dc_await_list, dc_export) to_await; /* on their way to awaited */
 	TAILQ_HEAD(, dc_export) exports;
 	uint32_t nr_detach;
 	TAILQ_HEAD(, dc_turn) handed_over; /* on their way to lingering */
@@ -254,9 +284,11 @@ struct dc_device {
 	struct dc_syncer *_Atomic syncer; /* made at the first stable write; then for good */
 	struct dc_backend *(*make)(int *err);
 	struct dc_device *next; /* engine.lock */
+	uint32_t pool_index;	/* pool->lock */
 
 	/* the flusher's own */
 	TAILQ_HEAD(, dc_export) active;
+	struct dc_await_list awaited; /* with parked writes */
 	struct dc_bandwidth bw;
 	uint64_t in_flight; /* pages under writeback by turns */
 	uint32_t syncs_in_flight;
@@ -278,6 +310,28 @@ struct dc_shard {
 struct dc_executor;
 struct dc_orphan;
 
+/* The server's budget: pool.c. */
+struct dc_pool {
+	pthread_mutex_t lock;
+	/* under lock; pages */
+	uint64_t total, granted;
+	uint64_t limits; /* sum of those of all exports */
+	TAILQ_HEAD(, dc_export) exports;
+	uint32_t nr_exports;
+	bool tight; /* at the last balance the limits exceeded the total */
+	uint64_t last_balance;
+	_Atomic uint64_t next_balance; /* ns; also read without */
+	struct dc_pool_device {
+		struct dc_device *dev;
+		double completions; /* pages, ageing */
+		double min, want, limits;
+		uint32_t first, nr; /* of its exports among all */
+		double rest;
+		struct dc_share share;
+	} *device;
+	uint32_t nr_devices;
+};
+
 struct dc_engine {
 	const struct dc_host_ops *ops;
 	void *host;
@@ -294,6 +348,8 @@ struct dc_engine {
 	_Atomic uint64_t shed_at;  /* ns */
 
 	_Atomic bool said_no_uring;
+
+	struct dc_pool pool;
 
 	pthread_mutex_t orphan_lock;	 /* a leaf */
 	TAILQ_HEAD(, dc_orphan) orphans; /* oldest first */
@@ -325,11 +381,36 @@ uint64_t dc_dirty_pages(struct dc_export *exp);
 /** Takes back what the slots keep ready, so that the last pages of a budget are usable. */
 void dc_sweep(struct dc_export *exp);
 
+/** Takes pages of the budget if `used` then exceeds neither its limit nor `cap`: the only place where it
+ * grows. */
+bool dc_budget_take(struct dc_export *exp, uint64_t pages, uint64_t cap);
+void dc_budget_give(struct dc_export *exp, uint64_t pages);
+
+/** The levels that follow from limit, grant and due. Any lock may be held. */
+void dc_levels_update(struct dc_export *exp);
+
+/** Lets in what is due of the device's exports. Flusher only, nothing locked. */
+void dc_pace_due(struct dc_device *dev, uint64_t now);
+/** How long the flusher may wait for that, at most `timeout` ns. */
+uint64_t dc_pace_timeout(const struct dc_device *dev, uint64_t now, uint64_t timeout);
+
 /** Pages leave the budget: parked writes are admitted. No lock may be held. */
 void dc_release(struct dc_export *exp, uint64_t pages);
 
 /** Admits what fits (or, when draining, cancels everything). No lock may be held. */
 void dc_dispatch(struct dc_export *exp);
+
+/* ---- pool.c; pool.lock is a leaf ---- */
+
+/** The export is made, with its limit set: gets its first grant. */
+void dc_pool_join(struct dc_export *exp);
+void dc_pool_leave(struct dc_export *exp);
+/** A new limit, pages. */
+void dc_pool_limit(struct dc_export *exp, uint64_t limit);
+/** The export came up against its grant: gets more if there is any to be had now. */
+bool dc_pool_borrow(struct dc_export *exp, uint64_t pages);
+/** Moves grants towards what is due, if it is time. */
+void dc_pool_balance(struct dc_engine *eng, uint64_t now);
 
 /* ---- executor.c ---- */
 

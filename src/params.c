@@ -32,6 +32,15 @@ const struct dc_param dc_params_table[] = {
 	  true,
 	  "Dirty level at which the flusher is kicked, and down to which it writes. 0: a quarter of "
 	  "Dirty_Bytes. Must be below Dirty_Bytes." },
+	{ "Min_Bytes", DC_T_BYTES, "bytes", 0, 16 * TiB, 0, AT(min_bytes), true,
+	  "Part of the server's Dirty_Bytes (block DONTCACHE) that is this export's whatever others do, "
+	  "idle or not. Must not exceed the export's Dirty_Bytes." },
+	{ "Weight", DC_T_NUMBER, "", 1, 10000, DC_WEIGHT_NORMAL, AT(weight), true,
+	  "The export's part of its device, and of the server's Dirty_Bytes, beside that of others that "
+	  "want more than there is." },
+	{ "Strict_Limit", DC_T_BOOL, "", 0, 1, 0, AT(strict_limit), true,
+	  "Never use more than the export's own part of the server's Dirty_Bytes, by Weight among all "
+	  "exports, even while others are idle." },
 	{ "Dirty_Expire_Centisecs", DC_T_NUMBER, "centiseconds", 10, 360000, 1000,
 	  AT(dirty_expire_centisecs), true,
 	  "Age at which dirty data is written back even below the background level." },
@@ -61,14 +70,49 @@ const struct dc_param dc_params_table[] = {
 
 const size_t dc_nr_params = sizeof(dc_params_table) / sizeof(dc_params_table[0]);
 
-static uint64_t *field(struct dc_params *p, const struct dc_param *param)
+#undef AT
+#define AT(field) offsetof(struct dc_server_params, field)
+
+const struct dc_param dc_server_table[] = {
+	{ "Dirty_Bytes", DC_T_BYTES, "bytes", 0, 16 * TiB, 0, AT(dirty_bytes), true,
+	  "Hard limit on dirty + writeback bytes of all exports together. When they want more than that "
+	  "it is divided among them: by the speed of their devices, then by Weight, Min_Bytes for each. "
+	  "0: an eighth of the memory, but no more than half of the kernel's own limit (vm.dirty_bytes "
+	  "or vm.dirty_ratio); otherwise at least 64M." },
+	{ "Max_Open_Files", DC_T_NUMBER, "descriptors", 0, 1048576, 0, AT(max_open_files), false,
+	  "Cap on the plugin's own descriptors, one for each file that is dirty or not yet synced. 0: a "
+	  "sixteenth of RLIMIT_NOFILE, which fits beside Ganesha's own marks; otherwise at least 16." },
+};
+
+const size_t dc_nr_server_params = sizeof(dc_server_table) / sizeof(dc_server_table[0]);
+
+static uint64_t *field(void *set, const struct dc_param *param)
 {
-	return (uint64_t *)((char *)p + param->offset);
+	return (uint64_t *)((char *)set + param->offset);
 }
 
-uint64_t dc_param_get(const struct dc_params *p, const struct dc_param *param)
+uint64_t dc_param_get(const void *set, const struct dc_param *param)
 {
-	return *(const uint64_t *)((const char *)p + param->offset);
+	return *(const uint64_t *)((const char *)set + param->offset);
+}
+
+void dc_server_defaults(struct dc_server_params *p)
+{
+	for (size_t i = 0; i < dc_nr_server_params; i++)
+		*field(p, &dc_server_table[i]) = dc_server_table[i].def;
+}
+
+static const struct dc_param *find(const struct dc_param *table, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcasecmp(name, table[i].name) == 0)
+			return &table[i];
+	return NULL;
+}
+
+const struct dc_param *dc_server_param_find(const char *name)
+{
+	return find(dc_server_table, dc_nr_server_params, name);
 }
 
 void dc_params_defaults(struct dc_params *p)
@@ -79,10 +123,7 @@ void dc_params_defaults(struct dc_params *p)
 
 const struct dc_param *dc_param_find(const char *name)
 {
-	for (size_t i = 0; i < dc_nr_params; i++)
-		if (strcasecmp(name, dc_params_table[i].name) == 0)
-			return &dc_params_table[i];
-	return NULL;
+	return find(dc_params_table, dc_nr_params, name);
 }
 
 const char *dc_size_text(uint64_t bytes, char *buf)
@@ -195,9 +236,17 @@ static void allowed(const struct dc_param *param, char *buf, size_t len)
 	}
 }
 
-bool dc_param_set(struct dc_params *p, const struct dc_param *param, const char *text, char *msg)
+/* What 0, which stands for "by itself", does not stand for. */
+static uint64_t least(const struct dc_param *param)
 {
-	char range[128];
+	if (param == &dc_server_table[0])
+		return 64 * MiB;
+	return param == &dc_server_table[1] ? 16 : param->min;
+}
+
+bool dc_param_set(void *set, const struct dc_param *param, const char *text, char *msg)
+{
+	char range[192];
 	uint64_t v = 0;
 	bool ok = false;
 
@@ -215,14 +264,32 @@ bool dc_param_set(struct dc_params *p, const struct dc_param *param, const char 
 		ok = parse_mode(text, &v);
 		break;
 	}
-	if (ok && v >= param->min && v <= param->max) {
-		*field(p, param) = v;
+	if (ok && v <= param->max && (v >= least(param) || v == param->min)) {
+		*field(set, param) = v;
 		return true;
 	}
 	allowed(param, range, sizeof(range));
+	if (least(param) != param->min) {
+		char a[32];
+
+		snprintf(range + strlen(range), sizeof(range) - strlen(range),
+			 " (0: by itself; otherwise at least %s)",
+			 param->type == DC_T_BYTES ? dc_size_text(least(param), a) : "16");
+	}
 	snprintf(msg, DC_PARAM_MSG, "%s = \"%.60s\" %s; allowed: %s", param->name, text,
 		 ok ? "is out of range" : "is not a value of this parameter", range);
 	return false;
+}
+
+uint64_t dc_server_dirty_bytes(const struct dc_server_params *p, const struct dc_machine *m)
+{
+	uint64_t bytes = m->ram / 8;
+
+	if (p->dirty_bytes)
+		return p->dirty_bytes;
+	if (m->kernel_dirty)
+		bytes = dc_min_u64(bytes, m->kernel_dirty / 2);
+	return bytes ? dc_max_u64(bytes, 64 * MiB) : 0;
 }
 
 uint64_t dc_params_background(const struct dc_params *p)
@@ -291,6 +358,13 @@ int dc_params_check(const struct dc_params *p, const struct dc_machine *m,
 			 dc_size_text(bg, a), dc_size_text(p->dirty_bytes, b),
 			 dc_size_text(p->dirty_bytes - 1, (char[32]){ 0 }));
 		say(arg, true, level, msg);
+		errors++;
+	}
+	if (p->min_bytes > p->dirty_bytes) {
+		snprintf(msg, sizeof(msg),
+			 "Min_Bytes = %s is above Dirty_Bytes = %s; allowed: 0 to Dirty_Bytes",
+			 dc_size_text(p->min_bytes, a), dc_size_text(p->dirty_bytes, b));
+		say(arg, true, dc_param_find("Min_Bytes"), msg);
 		errors++;
 	}
 	if (m->kernel_dirty && p->dirty_bytes > m->kernel_dirty) {

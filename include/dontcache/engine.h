@@ -13,7 +13,7 @@
  *
  * Lock order (each may be taken while holding those to its left, never the reverse):
  *
- *     dc_device.lock -> dc_file.lock -> dc_export.lock
+ *     dc_device.lock -> dc_file.lock -> dc_export.lock -> dc_pool.lock
  *                       dc_file.lock -> dc_engine.idle_lock
  *     file table shard lock: a leaf, nothing is taken under it
  *
@@ -31,6 +31,7 @@
 
 #include "dontcache/backend.h"
 #include "dontcache/counters.h"
+#include "dontcache/pacing.h"
 #include "dontcache/params.h"
 
 struct dc_engine;
@@ -54,6 +55,8 @@ struct dc_engine_options {
 				      * releaser's own */
 	unsigned int max_open_files; /* own descriptors; past it dc_fd_room() says no; 0: 1024 */
 	bool threads; /* false: no flusher thread, the owner calls dc_device_poll() */
+	dc_pace_law law; /* how writes are let in above freerun; NULL: at once, up to the limit */
+	uint64_t dirty_bytes; /* the budget of all exports together; 0: no more than the sum of theirs */
 };
 
 /** Makes an engine. `ops` and `host` must outlive it. */
@@ -91,6 +94,9 @@ int dc_write_fault(struct dc_export *exp, uint64_t offset, uint64_t *len);
  * would). For owners without threads: tests and the simulator. */
 void dc_device_poll(struct dc_device *dev, int64_t timeout_ns);
 
+/** How long the flusher may wait for completions and wake-ups until the next round, ns. */
+uint64_t dc_device_timeout(const struct dc_device *dev, uint64_t now);
+
 /* ---- exports ---- */
 
 /** The device of an export. */
@@ -99,6 +105,10 @@ struct dc_device *dc_export_device(const struct dc_export *exp);
 /** Makes an export on `dev`; `path` is copied. */
 struct dc_export *dc_export_new(struct dc_device *dev, uint32_t id, const char *path,
 				const struct dc_params *params);
+
+/** A new budget for all exports together, bytes; 0: no more than the sum of theirs. Exports that have more
+ * than their part of it get back to that as their pages are written. */
+void dc_engine_set_dirty_bytes(struct dc_engine *eng, uint64_t bytes);
 
 /** New limits, in force for the next admission; already checked by dc_params_check(). A smaller
  * limit admits nothing until enough was written back; nothing admitted is dropped. */
@@ -152,14 +162,16 @@ enum dc_parking {
 /* A parked write. The caller owns the memory; the engine uses it until run() is called. */
 struct dc_waiter {
 	uint64_t pages;	  /* to be reserved */
-	uint64_t bytes;	  /* of payload held in memory, for Parked_Bytes */
-	void *connection; /* fairness and holding back are per connection */
+	uint64_t bytes;	  /* of payload held in memory, for Parked_Bytes, and what is paced */
+	uint64_t client;  /* fairness is between clients */
+	void *connection; /* holding back is per connection */
 	/* Called once, with nothing of the engine's locked, by an executor: never by the flusher.
 	 * status 0: admitted; -ECANCELED: the export is being drained, nothing is reserved. */
 	void (*run)(struct dc_waiter *w, int status);
 	/* the engine's */
 	struct dc_export *exp;
 	uint64_t since_ns;
+	uint64_t start, order; /* fair.h */
 	int status;
 	bool resume; /* client_resume() comes before run() */
 	struct dc_waiter *next;
@@ -330,6 +342,9 @@ struct dc_export_stats {
 	uint64_t dirty, writeback, reserved, unsynced_files, files, dirty_files; /* bytes; counts */
 	uint64_t parked, parked_bytes, parked_connections, held;
 	uint64_t used; /* dirty + writeback + reserved + kept ready per CPU: what the limit is on */
+	uint64_t usable; /* what of the limit is the export's for now: less if others need the server's */
+	uint64_t background, freerun, setpoint; /* levels that follow from it */
+	uint64_t completion_rate, admission_rate; /* bytes per second, when last looked at */
 	uint64_t counters[DC_NR_COUNTERS];
 	struct dc_params params;
 };
@@ -341,6 +356,13 @@ struct dc_device_stats {
 	uint64_t writeback; /* bytes in flight */
 	uint64_t window;    /* bytes allowed in flight for a window of 100 ms */
 };
+
+struct dc_pool_stats {
+	uint64_t dirty_bytes;	  /* 0: no budget for all */
+	uint64_t granted, limits; /* sums over all exports */
+};
+
+void dc_pool_stats(struct dc_engine *eng, struct dc_pool_stats *stats);
 
 /** Reads an export's state. Costs writers nothing; figures may be a moment apart. */
 void dc_export_stats(struct dc_export *exp, struct dc_export_stats *stats);

@@ -159,7 +159,7 @@ extern char model_dir[64];
 
 /* ---- world.c ---- */
 
-void world_new(bool strict, bool verbose);
+void world_new(uint64_t seed, bool strict, bool verbose);
 void world_free(void);
 struct mfile *mfile_new(void);
 void mfile_open(struct mfile *mf); /* references it and gives it a descriptor, pinned */

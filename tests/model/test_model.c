@@ -168,6 +168,7 @@ static struct mwrite *write_ask(const struct step *st)
 
 		w->w.pages = w->reserved;
 		w->w.bytes = w->pages << DC_PAGE_SHIFT;
+		w->w.client = w->client;
 		w->w.connection = &W->write[w->client];
 		w->w.run = waiter_ran;
 		w->state = W_PARKED;
@@ -498,13 +499,14 @@ static void do_limit(const struct step *st)
 	dc_export_set_params(W->exp, &W->params);
 }
 
-/* What can end ends, without errors and without time passing. */
+/* What can end ends, without errors and with hardly any time passing. */
 static void settle(uint32_t how)
 {
 	W->automatic = true;
 	for (int round = 0; round < 200; round++) {
 		bool busy = W->ops || W->done;
 
+		W->now += DC_NS_PER_MS; /* credit comes with time */
 		dc_device_poll(W->dev, 0);
 		for (int i = 0; i < NR_COMMITTERS; i++) {
 			busy |= committers[i].state != CO_FREE;
@@ -705,9 +707,11 @@ static void finish_sequence(void)
 	world_free();
 }
 
+static volatile uint64_t *running; /* the seed that is being run; shared with the child */
+
 static void run_sequence(const struct step *step, unsigned int n, bool verbose)
 {
-	world_new(opt.strict, verbose);
+	world_new(*running, opt.strict, verbose);
 	for (unsigned int i = 0; i < n; i++) {
 		say("%3u %-6s ", i, op_names[step[i].kind]);
 		run_step(&step[i]);
@@ -786,7 +790,6 @@ int main(int argc, char **argv)
 	uint64_t seed = 1, count = 1000;
 	unsigned int length = 100, n;
 	struct step step[MAX_STEPS];
-	volatile uint64_t *at;
 	const char *tmp = getenv("TMPDIR");
 	int o, status;
 	pid_t pid;
@@ -817,17 +820,17 @@ int main(int argc, char **argv)
 		perror(model_dir);
 		return 1;
 	}
-	at = mmap(NULL, sizeof(*at), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	*at = seed;
+	running = mmap(NULL, sizeof(*running), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	*running = seed;
 	printf("seeds %llu to %llu\n", (unsigned long long)seed,
 	       (unsigned long long)(seed + count - 1));
 	fflush(NULL);
 	pid = fork();
 	if (pid == 0) {
 		pool_start();
-		for (; *at < seed + count; ++*at) {
+		for (; *running < seed + count; ++*running) {
 			alarm(20); /* for one sequence: a few milliseconds otherwise */
-			n = make_sequence(*at, length, step);
+			n = make_sequence(*running, length, step);
 			run_sequence(step, n, opt.verbose);
 		}
 		alarm(0);
@@ -839,12 +842,12 @@ int main(int argc, char **argv)
 		remove_files();
 		return 0;
 	}
-	printf("seed %llu fails: ", (unsigned long long)*at);
+	printf("seed %llu fails: ", (unsigned long long)*running);
 	if (WIFSIGNALED(status))
 		printf("signal %d\n", WTERMSIG(status));
 	else
 		printf("exit %d\n", WEXITSTATUS(status));
-	n = make_sequence(*at, length, step);
+	n = make_sequence(*running, length, step);
 	printf("%u operations; shrinking\n", n);
 	fflush(NULL);
 	n = shrink(step, n);
@@ -855,7 +858,7 @@ int main(int argc, char **argv)
 	if (!fails(step, n, true))
 		printf("(alone it does not fail: it depends on the sequences before it)\n");
 	printf("replay: test_model --seed %llu --count 1 --length %u%s --verbose\n",
-	       (unsigned long long)*at, length, opt.strict ? "" : " --lenient");
+	       (unsigned long long)*running, length, opt.strict ? "" : " --lenient");
 	remove_files();
 	return 1;
 }

@@ -595,9 +595,16 @@ static void host_resume(void *host, void *connection)
 
 static const struct dc_host_ops host_ops = { host_now, host_log, host_resume };
 
-void world_new(bool strict, bool verbose)
+void world_new(uint64_t seed, bool strict, bool verbose)
 {
 	struct dc_engine_options eo = { .max_open_files = 5 };
+
+	/* Paced in every other world, and short of the server's budget in every third. The same seed's
+	 * world is the same however short its sequence has become. */
+	if (seed % 2)
+		eo.law = dc_pace_linear;
+	if (seed % 3 == 0)
+		eo.dirty_bytes = 12 << 20;
 	int err;
 
 	W = dc_zalloc(sizeof(*W));

@@ -115,13 +115,22 @@ MUTANTS = [
         ('src/admit.c', 'used > limit - pages)', 'used > limit - pages + 1)')],
         'test_admit', fast=True),
     Mutant('release_wakes_nobody', 'what is released is not given to those who wait', [
-        ('src/admit.c', '\tbudget_give(exp, pages);\n\tif (atomic_load(&exp->contended) != 0)\n\t\tdc_dispatch(exp);',
-         '\tbudget_give(exp, pages);')],
+        ('src/admit.c', '\tdc_budget_give(exp, pages);\n\tif (atomic_load(&exp->contended) != 0)\n\t\tdc_dispatch(exp);',
+         '\tdc_budget_give(exp, pages);')],
         'test_admit'),
-    Mutant('unfair', 'the connection that came first is served until it has nothing left', [
-        ('src/admit.c', '\t\t\tTAILQ_REMOVE(&exp->parkers, p, rr);\n\t\t\tTAILQ_INSERT_TAIL(&exp->parkers, p, rr);\n'
-         '\t\t\tcontinue;', '\t\t\tcontinue;')],
+    Mutant('unfair', 'writes are let in in the order they came, whoever sent them', [
+        ('src/fair.c', '\tif (a->first->start != b->first->start)\n\t\treturn a->first->start < b->first->start;\n', '')],
         'test_admit'),
+    Mutant('fairness_forgets', 'a client whose queue ran empty begins anew', [
+        ('src/fair.c', 'w->start = dc_max_u64(f->now, flow->finish);',
+         'w->start = flow->first ? flow->finish : f->now;')],
+        'test_fair'),
+    Mutant('credit_for_nothing', 'writes above freerun cost no credit', [
+        ('src/admit.c', 'exp->pace.credit -= (double)bytes / DC_PAGE_SIZE;', '(void)bytes;')],
+        'test_pacing'),
+    Mutant('grants_from_nothing', 'an export that comes up against its grant gets more, whether there is any', [
+        ('src/pool.c', '\tn = dc_min_u64(n, room(pool));\n', '')],
+        'test_pool'),
     Mutant('folio_not_counted', 'what the kernel counts dirty beyond the bytes written is not claimed', [
         ('src/file.c', 'inflated = dc_inflation_claim_locked(file, &in, reserved - added);', 'inflated = 0;')],
         'test_engine'),

@@ -44,7 +44,9 @@ struct rig *rig_new(const struct rig_options *opt)
 {
 	struct dc_engine_options eo = { .executors = opt->executors,
 					.max_open_files = opt->max_open_files,
-					.threads = opt->threads };
+					.threads = opt->threads,
+					.law = opt->law,
+					.dirty_bytes = opt->dirty_bytes };
 	struct rig *r = dc_zalloc(sizeof(*r));
 	const char *tmp = getenv("TMPDIR");
 	int err;

@@ -27,6 +27,8 @@ struct rig_options {
 	bool threads, faulty;
 	unsigned int executors, max_open_files;
 	uint64_t limit, background;	      /* bytes; 0: 64 MiB and 16 MiB */
+	uint64_t dirty_bytes;		      /* of all exports; 0: no such budget */
+	dc_pace_law law;		      /* NULL: nothing is paced */
 	struct dc_backend *(*make)(int *err); /* NULL: the scripted device */
 };
 

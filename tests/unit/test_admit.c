@@ -41,6 +41,7 @@ static struct parked *parked_new(int conn, int nr, uint64_t bytes)
 	p->nr = nr;
 	p->w.bytes = bytes;
 	p->w.pages = dc_write_pages(0, bytes);
+	p->w.client = (uint64_t)conn;
 	p->w.connection = (void *)(uintptr_t)(conn * 64 + 64);
 	p->w.run = note_run;
 	return p;
@@ -222,8 +223,8 @@ static void test_small_do_not_starve_large(void **state)
 	finish();
 }
 
-/* One connection with 256 writes waiting, one with 2: as many bytes each. */
-static void test_fair_between_connections(void **state)
+/* One client with 256 writes waiting, one with 2: as many bytes each. */
+static void test_fair_between_clients(void **state)
 {
 	struct rig *r = setup(8 * MiB, 2 * MiB);
 	uint64_t pages = take_rest(r);
@@ -285,7 +286,7 @@ static void test_fair_in_bytes(void **state)
 	finish();
 }
 
-static void test_many_connections_round_robin(void **state)
+static void test_many_clients_in_turn(void **state)
 {
 	struct rig *r = setup(8 * MiB, 2 * MiB);
 	uint64_t pages = take_rest(r);
@@ -582,7 +583,7 @@ static void test_late_record_is_flushed_for_the_parked(void **state)
 	rig_settle(r);
 	assert_true(dc_admit(r->exp, 255));
 	rig_begin(r, file);
-	r->exp->limit = 256; /* small enough for two writes to be in each other's way */
+	dc_pool_limit(r->exp, 256); /* small enough for two writes to be in each other's way */
 	dc_sweep(r->exp);
 	dc_park(r->exp, &parked_new(1, 0, 1 * MiB)->w);
 	rig_settle(r); /* the flusher finds nothing dirty */
@@ -621,9 +622,9 @@ int main(void)
 		cmocka_unit_test(test_park_runs_on_release),
 		cmocka_unit_test(test_park_with_room_is_admitted),
 		cmocka_unit_test(test_small_do_not_starve_large),
-		cmocka_unit_test(test_fair_between_connections),
+		cmocka_unit_test(test_fair_between_clients),
 		cmocka_unit_test(test_fair_in_bytes),
-		cmocka_unit_test(test_many_connections_round_robin),
+		cmocka_unit_test(test_many_clients_in_turn),
 		cmocka_unit_test(test_hold_and_resume),
 		cmocka_unit_test(test_hold_of_many),
 		cmocka_unit_test(test_every_hold_is_resumed),
