@@ -185,7 +185,7 @@ static bool under_writeback(struct dc_device *dev, const struct dc_turn *turn)
  * by whole turns. Linux takes an eighth, of a smaller half of what the device does in a second. */
 static uint64_t turn_max(const struct dc_device *dev, const struct dc_export *exp)
 {
-	uint64_t part = atomic_load(&exp->usable) / 16 << DC_PAGE_SHIFT;
+	uint64_t part = atomic_load(&exp->usable) / 8 << DC_PAGE_SHIFT;
 
 	return dc_min_u64(dc_bw_chunk(&dev->bw), dc_max_u64(part, TURN_LEAST));
 }

@@ -14,8 +14,8 @@ static void assert_close(double got, double want, double part)
 static void test_levels(void **state)
 {
 	(void)state;
-	assert_int_equal(dc_pace_freerun(250, 1000), 625);
-	assert_int_equal(dc_pace_setpoint(250, 1000), 812);
+	assert_int_equal(dc_pace_freerun(250, 1000), 812);
+	assert_int_equal(dc_pace_setpoint(250, 1000), 906);
 	assert_int_equal(dc_pace_setpoint(0, 4), 3);
 }
 
