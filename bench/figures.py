@@ -64,6 +64,13 @@ def per_second(timeline, step_s=1.0):
             for i in range(0, len(amounts) - each + 1, each)]
 
 
+def between(timeline, start_s, end_s):
+    """MB in the whole steps that lie between two moments."""
+    step = timeline["ms"] / 1000
+    return sum(amount for i, amount in enumerate(timeline["mb"])
+               if i * step >= start_s and (i + 1) * step <= end_s)
+
+
 def sums_over_time(series, step_s):
     """Sum of several streams, each (seconds after the run's start, timeline): [[t, MB/s], ...]."""
     bins = {}

@@ -19,7 +19,7 @@ _README_SCENARIOS = {  # name -> its own columns beside speed
     "commit-slow": (),
     "competing": ("plain MB/s",),
     "slow-beside-fast": ("kept",),
-    "many-64": ("Jain, modest", "greedy / modest"),
+    "many-64": ("Jain, modest", "while all write"),
     "durable-commit": (),
     "scattered": ("counted dirty / written",),
 }

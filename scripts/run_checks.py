@@ -25,7 +25,7 @@ LOGS = os.path.join(ROOT, "build", "logs")
 # watches memory and time, one test after another.
 PARALLEL = ("unit", "model", "sim")
 SERIAL = ("integration", "crash", "mutants")
-SANITIZED = ("unit", "model")
+SANITIZED = ("unit", "model", "sim")
 SOURCE_DIRS = ("fsal", "src", "include", "tests", "bench", "harness")
 TEST_TIMEOUT_S = 300
 

@@ -15,7 +15,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [ROOT]
 
-from bench import (extras, figures, plots, publish, report, scenarios, stage,  # noqa: E402
+from bench import (compare, extras, figures, plots, publish, report, scenarios, stage,  # noqa: E402
                    streams, summary, variants, vmdirty)
 from harness import paths  # noqa: E402
 from harness.kernel import Sample  # noqa: E402
@@ -55,6 +55,26 @@ def test_jain_and_variation():
     assert figures.variation([4, 4, 4]) == 0
     assert abs(figures.variation([2, 4]) - 1 / 3) < 1e-9
     assert figures.variation([1]) is None and figures.variation([]) is None
+
+
+def test_fairness_while_all_write():
+    # The modest two write for two seconds; the greedy one fills an empty budget first and has the
+    # device to itself at the end: neither counts.
+    modest = {"write_seconds": 2.0, "writers": [{}, {}],
+              "timeline": {"ms": 100, "mb": [4.0] * 20}}
+    greedy = {"timeline": {"ms": 100, "mb": [50.0] + [3.0] * 19 + [9.0] * 10}}
+    assert abs(extras.while_all_write(modest, greedy) - 1.5) < 1e-9
+
+
+def test_agreement_of_two_runs():
+    def result(*values):
+        records = [{"scenario": "s", "variant": v, "run": i, "mb_s": x, "lat_us": {"p999": 1000}}
+                   for i, (a, b) in enumerate(values, 1) for v, x in (("stock", a), ("dontcache", b))]
+        return {"records": records}
+    one, two, far = result((1, 2), (1, 3)), result((1, 2.9), (1, 4)), result((1, 5), (1, 6))
+    rows = compare.ratios(one, two)
+    assert rows == [("s", "dontcache", [2, 3], [2.9, 4], True)]
+    assert compare.ratios(one, far)[0][4] is False
 
 
 def test_rates_over_time():
