@@ -173,8 +173,7 @@ struct fsal_obj_handle *dcf_wrap(struct dcf_export *e, struct fsal_obj_handle *s
 /* write.c */
 void dcf_write_ops_init(struct fsal_obj_ops *ops);
 struct dcf_request;
-/** Carries out a write for which `pages` are reserved; op_ctx must be the caller's. Takes over `req`,
- * which may be NULL. */
+/** Carries out a write for which `pages` are reserved; op_ctx must be the caller's. Takes over `req`. */
 void dcf_write_admitted(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass,
 			fsal_async_cb done_cb, struct fsal_io_arg *io, void *caller_arg,
 			uint64_t pages, uint64_t client, struct dcf_request *req);
@@ -212,6 +211,10 @@ struct dcf_request *dcf_request_new(struct dcf_export *e, struct fsal_obj_handle
 void dcf_request_free(struct dcf_request *r);
 /** Makes *ctx the op context, as the request's; end it with release_op_context(). */
 void dcf_request_context(struct dcf_request *r, struct req_op_context *ctx);
+
+/** Parks a write again that was admitted for too few pages; `pages` must be the most it can need. Nothing is
+ * reserved for it. Takes over `r`. */
+void dcf_park_again(struct dcf_request *r, uint64_t pages);
 
 /** Parks a write; answers it by itself if it cannot be. */
 void dcf_park(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass, fsal_async_cb done_cb,

@@ -170,6 +170,27 @@ static void server_params(void *node)
 		 dc_size_text(bytes, text));
 }
 
+/* What an export's limits are worth beside the server's. */
+static void compare(const struct dcf_export *e, const char *path)
+{
+	struct dc_pool_stats st;
+	char a[32], b[32];
+
+	if (!e->budget)
+		return;
+	dc_pool_stats(dcf.engine, &st);
+	if (st.dirty_bytes && e->params.dirty_bytes > st.dirty_bytes)
+		LogWarn(COMPONENT_FSAL,
+			"dontcache: export %s: Dirty_Bytes = %s is above that of all exports together, %s "
+			"(block DONTCACHE): it will never have more than that",
+			path, dc_size_text(e->params.dirty_bytes, a), dc_size_text(st.dirty_bytes, b));
+	if (st.dirty_bytes && st.mins > st.dirty_bytes)
+		LogWarn(COMPONENT_FSAL,
+			"dontcache: export %s: the Min_Bytes of all exports add up to %s, more than the "
+			"Dirty_Bytes of the block DONTCACHE, %s: each gets its part of that only",
+			path, dc_size_text(st.mins, a), dc_size_text(st.dirty_bytes, b));
+}
+
 /* ---- exports ---- */
 
 static void announce(struct dcf_export *e, const char *path, const char *what)
@@ -246,6 +267,7 @@ static fsal_status_t create_export(struct fsal_module *m, void *node, struct con
 		return fsalstat(ERR_FSAL_SERVERFAULT, -rc);
 	}
 	announce(e, path, "served");
+	compare(e, path);
 	return fsalstat(ERR_FSAL_NO_ERROR, 0);
 }
 
@@ -295,6 +317,7 @@ static fsal_status_t update(struct fsal_module *m, void *node, struct config_err
 	if ((e->faulty || fault[0]) && !dcf_fault(e, fault, msg))
 		LogCrit(COMPONENT_CONFIG, "dontcache: export %s: %s", path, msg);
 	announce(e, path, "updated");
+	compare(e, path);
 	return fsalstat(ERR_FSAL_NO_ERROR, 0);
 }
 

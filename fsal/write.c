@@ -378,11 +378,16 @@ void dcf_write_admitted(struct dcf_export *e, obj_t *h, bool bypass, fsal_async_
 	if (pinned) {
 		uint64_t need = dc_write_need(file, io->offset, io_len(io));
 
-		/* It was admitted for the most it might need. */
-		if (need < pages) {
-			dc_unreserve(e->budget, pages - need);
-			pages = need;
+		/* What is cached, and so counted with its folios, may be another than when it was parked. */
+		if (need > pages && !dc_admit_more(e->budget, need - pages)) {
+			dc_write_unpin(file);
+			dc_unreserve(e->budget, pages);
+			dcf_park_again(req, dc_write_windows(io->offset, io_len(io)));
+			return;
 		}
+		if (need < pages)
+			dc_unreserve(e->budget, pages - need);
+		pages = need;
 	}
 	write_through(e, h, bypass, done_cb, io, caller_arg, file, pinned, pages, client, req);
 }
@@ -411,11 +416,10 @@ static void write2(obj_t *h, bool bypass, fsal_async_cb done_cb, struct fsal_io_
 			      NULL);
 		return;
 	}
-	/* It may wait long, and what is cached then is another matter: unpin, and have it admitted
-	 * for the most it might need. */
+	/* It may wait long: unpin. */
 	if (pinned)
 		dc_write_unpin(file);
-	dcf_park(e, h, bypass, done_cb, io, arg, dc_write_windows(io->offset, len), len);
+	dcf_park(e, h, bypass, done_cb, io, arg, pages, len);
 }
 
 /* ---- commit2 ---- */

@@ -104,22 +104,25 @@ void dc_levels_update(struct dc_export *exp)
 #define LAPSE_S 0.1   /* nor does it grow for longer while nobody looks */
 #define LOOK_MIN_NS (1 * DC_NS_PER_MS) /* how often waiters are looked at, at most */
 #define LOOK_MAX_NS (20 * DC_NS_PER_MS)
+#define LOOK_COST_NS 20000 /* with many exports waiting each is looked at less often */
 
 /* Credit for the time since it was looked at last. */
 static void refill(struct dc_export *exp, uint64_t now)
 {
 	struct dc_pace *pace = &exp->pace;
 	struct dc_pace_in in = {
-		.dirty = (double)(dc_dirty_pages(exp) + atomic_load(&exp->writeback)),
 		.freerun = (double)atomic_load(&exp->freerun),
 		.setpoint = (double)atomic_load(&exp->setpoint),
-		/* Hard is what is granted, even while less is its due. */
-		.limit = (double)(atomic_load(&exp->limit) - atomic_load(&exp->withheld)),
 	};
-	double dt = (double)(now - pace->since) / DC_NS_PER_S;
+	uint64_t withheld = atomic_load(&exp->withheld), limit = atomic_load(&exp->limit);
+	double dt;
 
 	if (now <= pace->since)
 		return;
+	dt = (double)(now - pace->since) / DC_NS_PER_S;
+	in.dirty = (double)(dc_dirty_pages(exp) + atomic_load(&exp->writeback));
+	/* Hard is what is granted, even while less is its due. */
+	in.limit = limit > withheld ? (double)(limit - withheld) : 0;
 	in.completed = dc_rate_now(&exp->done, now);
 	pace->rate = exp->eng->opt.law(&in);
 	pace->since = now;
@@ -135,9 +138,16 @@ static bool take(struct dc_export *exp, uint64_t pages, uint64_t bytes, uint64_t
 	bool paced = exp->eng->opt.law != NULL;
 
 	atomic_store(&exp->short_of, true);
-	/* It was idle, and others have what it did not use: the law would see no room at all. */
-	if (atomic_load(&exp->usable) < pages)
-		dc_pool_borrow(exp, pages);
+	/* A part too small for one write: it was idle and others have what it did not use, or there are many.
+	 * No law holds there; pages come as the server has them. */
+	if (atomic_load(&exp->usable) < pages && atomic_load(&exp->withheld) > 0) {
+		dc_sweep(exp);
+		if (dc_pool_borrow(exp, pages) && dc_budget_take(exp, pages, UINT64_MAX))
+			goto taken;
+		return false;
+	}
+	if (atomic_load(&exp->borrowing))
+		dc_pool_need_not(exp);
 	if (paced) {
 		/* Below freerun nobody needs credit. */
 		if (dc_budget_take(exp, pages, atomic_load(&exp->fast_cap)))
@@ -153,9 +163,7 @@ static bool take(struct dc_export *exp, uint64_t pages, uint64_t bytes, uint64_t
 	}
 	if (!dc_budget_take(exp, pages, atomic_load(&exp->hard_cap))) {
 		dc_sweep(exp);
-		if (!dc_budget_take(exp, pages, atomic_load(&exp->hard_cap)) &&
-		    !(dc_pool_borrow(exp, pages) &&
-		      dc_budget_take(exp, pages, atomic_load(&exp->hard_cap))))
+		if (!dc_budget_take(exp, pages, atomic_load(&exp->hard_cap)))
 			return false;
 	}
 	if (paced)
@@ -169,14 +177,18 @@ taken:
 static uint64_t look_again(const struct dc_export *exp, uint64_t now)
 {
 	const struct dc_pace *pace = &exp->pace;
+	uint64_t least = atomic_load(&exp->dev->nr_awaited) * LOOK_COST_NS, at;
 	double wait;
 
+	least = dc_min_u64(dc_max_u64(least, LOOK_MIN_NS), LOOK_MAX_NS);
 	if (!exp->eng->opt.law || pace->credit > 0 || pace->rate <= 0)
 		return now + LOOK_MAX_NS;
 	wait = -pace->credit / pace->rate * DC_NS_PER_S;
 	if (wait >= LOOK_MAX_NS)
 		return now + LOOK_MAX_NS;
-	return now + dc_max_u64((uint64_t)wait, LOOK_MIN_NS);
+	at = now + dc_max_u64((uint64_t)wait, least);
+	/* Many exports' moments fall together. */
+	return (at + LOOK_MIN_NS - 1) / LOOK_MIN_NS * LOOK_MIN_NS;
 }
 
 static uint64_t stash_size(struct dc_export *exp)
@@ -225,6 +237,14 @@ bool dc_admit(struct dc_export *exp, uint64_t pages)
 	return ok;
 }
 
+bool dc_admit_more(struct dc_export *exp, uint64_t pages)
+{
+	if (dc_budget_take(exp, pages, UINT64_MAX))
+		return true;
+	dc_sweep(exp);
+	return dc_budget_take(exp, pages, UINT64_MAX);
+}
+
 bool dc_near_limit(const struct dc_export *exp)
 {
 	return atomic_load_explicit(&exp->used, memory_order_relaxed) >
@@ -236,6 +256,8 @@ void dc_release(struct dc_export *exp, uint64_t pages)
 	if (pages == 0)
 		return;
 	dc_budget_give(exp, pages);
+	if (atomic_load(&exp->borrowed))
+		dc_pool_repay(exp);
 	if (atomic_load(&exp->contended) != 0)
 		dc_dispatch(exp);
 }
@@ -337,6 +359,7 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 {
 	enum dc_parking answer = DC_PARKED;
 	struct dc_parker *p;
+	bool first;
 
 	dc_assert(exp->magic == DC_EXPORT_MAGIC);
 	w->exp = exp;
@@ -360,6 +383,7 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 		dc_count(exp, DC_CTR_REFUSED, 1);
 		return DC_REFUSED;
 	}
+	first = dc_fair_first(&exp->fair) == NULL;
 	dc_fair_push(&exp->fair, w);
 	p = parker_of(exp, w->connection);
 	p->bytes += w->bytes;
@@ -371,7 +395,8 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 		exp->nr_held++;
 		answer = DC_PARKED_HOLD;
 	}
-	if (exp->fair.nr == 1)
+	/* Not for each that comes: who waits already is looked at when it is due. */
+	if (first)
 		atomic_store(&exp->due, look_again(exp, w->since_ns));
 	pthread_mutex_unlock(&exp->lock);
 	/* From here on *w may be gone. */
@@ -413,15 +438,23 @@ void dc_dispatch(struct dc_export *exp)
 
 void dc_pace_due(struct dc_device *dev, uint64_t now)
 {
+	struct dc_await_list looked = TAILQ_HEAD_INITIALIZER(looked);
 	struct dc_export *exp, *next;
+	uint32_t nr = 0;
 
 	pthread_mutex_lock(&dev->lock);
 	TAILQ_CONCAT(&dev->awaited, &dev->to_await, await_link);
 	pthread_mutex_unlock(&dev->lock);
 	for (exp = TAILQ_FIRST(&dev->awaited); exp; exp = next) {
 		next = TAILQ_NEXT(exp, await_link);
-		if (atomic_load(&exp->contended) != 0 && now >= atomic_load(&exp->due))
+		nr++;
+		if (atomic_load(&exp->contended) != 0 && now >= atomic_load(&exp->due)) {
 			dc_dispatch(exp);
+			/* Behind the others, or the same one would be lent pages each time. */
+			TAILQ_REMOVE(&dev->awaited, exp, await_link);
+			TAILQ_INSERT_TAIL(&looked, exp, await_link);
+			continue;
+		}
 		if (atomic_load(&exp->contended) != 0)
 			continue;
 		/* Clear first, then look once more: who parks from here on announces it anew. */
@@ -430,6 +463,9 @@ void dc_pace_due(struct dc_device *dev, uint64_t now)
 		if (atomic_load(&exp->contended) != 0)
 			await_due(exp);
 	}
+	/* One that has nothing waiting any more leaves in the next round. */
+	TAILQ_CONCAT(&dev->awaited, &looked, await_link);
+	atomic_store(&dev->nr_awaited, nr);
 }
 
 uint64_t dc_pace_timeout(const struct dc_device *dev, uint64_t now, uint64_t timeout)

@@ -103,7 +103,7 @@ static int sync_locked(struct dc_file *file, int *res, uint64_t *pages)
 	if (*res == 0 && seq > file->synced_seq)
 		file->synced_seq = seq;
 	*pages = take.pages;
-	atomic_fetch_sub(&exp->writeback, take.pages);
+	dc_count_cleaned(exp, take.pages, 0);
 	dc_count(exp, DC_CTR_CLEANED_COMMIT, take.pages << DC_PAGE_SHIFT);
 	if (*res == 0 && atomic_load(&exp->drop_behind))
 		dc_drop_now_locked(file, &runs);

@@ -40,6 +40,7 @@ struct dc_engine *dc_engine_new(const struct dc_host_ops *ops, void *host,
 	TAILQ_INIT(&eng->orphans);
 	pthread_mutex_init(&eng->pool.lock, NULL);
 	TAILQ_INIT(&eng->pool.exports);
+	TAILQ_INIT(&eng->pool.borrowers);
 	dc_engine_set_dirty_bytes(eng, options->dirty_bytes);
 	for (int i = 0; i < DC_SHARDS; i++)
 		pthread_mutex_init(&eng->shard[i].lock, NULL);

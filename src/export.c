@@ -57,7 +57,6 @@ void dc_export_set_params(struct dc_export *exp, const struct dc_params *p)
 	atomic_store(&exp->background_wanted, dc_params_background(p) >> DC_PAGE_SHIFT);
 	atomic_store(&exp->min_pages, p->min_bytes >> DC_PAGE_SHIFT);
 	atomic_store(&exp->weight, p->weight);
-	atomic_store(&exp->strict, p->strict_limit != 0);
 	atomic_store(&exp->expire_ns, p->dirty_expire_centisecs * 10 * DC_NS_PER_MS);
 	atomic_store(&exp->window_ms, p->writeback_window_ms);
 	atomic_store(&exp->parked_cap, p->parked_bytes);
@@ -65,6 +64,7 @@ void dc_export_set_params(struct dc_export *exp, const struct dc_params *p)
 	atomic_store(&exp->audit, p->audit != 0);
 	pthread_mutex_unlock(&exp->lock);
 	dc_pool_limit(exp, p->dirty_bytes >> DC_PAGE_SHIFT);
+	dc_pool_strict(exp, p->strict_limit != 0);
 	/* Under a smaller limit nothing comes in, not even what was kept ready. A larger limit
 	 * admits at once; a smaller level is work at once. */
 	dc_sweep(exp);
@@ -114,6 +114,7 @@ void dc_export_put(struct dc_export *exp)
 		return;
 	dc_assert(exp->heap_nr == 0);
 	dc_fair_free(&exp->fair);
+	dc_pool_gone(exp);
 	pthread_mutex_destroy(&exp->lock);
 	free(exp->heap);
 	free(exp->slots);

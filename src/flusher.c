@@ -186,8 +186,14 @@ static bool under_writeback(struct dc_device *dev, const struct dc_turn *turn)
 static uint64_t turn_max(const struct dc_device *dev, const struct dc_export *exp)
 {
 	uint64_t part = atomic_load(&exp->usable) / 8 << DC_PAGE_SHIFT;
+	uint64_t weight = atomic_load(&exp->weight);
 
-	return dc_min_u64(dc_bw_chunk(&dev->bw), dc_max_u64(part, TURN_LEAST));
+	part = dc_min_u64(dc_bw_chunk(&dev->bw), dc_max_u64(part, TURN_LEAST));
+	/* What it is over its turn's worth it has to wait for, while others are served. */
+	if (weight < DC_WEIGHT_NORMAL)
+		part = dc_min_u64(part, dc_max_u64(VISIT_WORTH * 8 * weight / DC_WEIGHT_NORMAL,
+						   TURN_LEAST / 4));
+	return part;
 }
 
 /* Submits one turn, of *bytes. Returns false when the export needs none. */
@@ -342,12 +348,8 @@ static void writeback_done(struct dc_device *dev, struct dc_turn *turn, uint64_t
 
 	dev->in_flight -= pages;
 	dc_bw_completed(&dev->bw, now, pages << DC_PAGE_SHIFT, dev->in_flight != 0);
-	pthread_mutex_lock(&exp->lock);
-	dc_rate_add(&exp->done, now, pages);
-	pthread_mutex_unlock(&exp->lock);
-	atomic_fetch_add_explicit(&exp->completed, pages, memory_order_relaxed);
 	dc_count(exp, reason_counter(turn->reason), (pages - again) << DC_PAGE_SHIFT);
-	atomic_fetch_sub(&exp->writeback, pages);
+	dc_count_cleaned(exp, pages, again);
 	dc_release(exp, pages - again);
 	if (drop)
 		dc_drop_next(dev, turn);
@@ -416,7 +418,8 @@ static void deactivate(struct dc_device *dev, struct dc_export *exp, uint64_t no
 	if (!atomic_exchange(&exp->kicked, false))
 		return;
 	pthread_mutex_lock(&exp->lock);
-	dc_rate_end(&exp->done);
+	if (atomic_load(&exp->writeback) == 0)
+		dc_rate_end(&exp->done, now);
 	more = work_wanted(exp, now, &reason);
 	pthread_mutex_unlock(&exp->lock);
 	if (more && !atomic_exchange(&exp->kicked, true))

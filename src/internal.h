@@ -224,8 +224,14 @@ struct dc_export {
 	TAILQ_ENTRY(dc_export) pool_link;
 	_Atomic uint64_t target; /* pages: what the grant moves towards */
 	uint64_t due_pages;	 /* and that: its due */
+	uint64_t overdue, counted_overdue; /* pages: see pool.c; the second is part of pool->granted */
+	bool counted_strict;
+	_Atomic bool borrowed; /* also read without */
+	_Atomic bool borrowing; /* on pool->borrowers; also read without */
+	TAILQ_ENTRY(dc_export) borrow_link;
 	uint64_t hot_until;	 /* ns */
 	uint32_t share_index;
+	double most; /* pages: its limit, or, if it is strict, its part */
 
 	/* dev->lock */
 	TAILQ_ENTRY(dc_export) kick_link;
@@ -234,7 +240,7 @@ struct dc_export {
 	/* flusher only, except for insertion under dev->lock */
 	TAILQ_ENTRY(dc_export) dev_link;
 	TAILQ_ENTRY(dc_export) active_link;
-	bool active;
+	_Atomic bool active; /* read by others as a hint */
 	int64_t turn_credit; /* bytes that it may have written back before the next one's turn */
 	uint32_t turns_in_flight;
 	uint64_t errors_looked; /* ns: for those to be forgotten */
@@ -289,6 +295,7 @@ struct dc_device {
 	/* the flusher's own */
 	TAILQ_HEAD(, dc_export) active;
 	struct dc_await_list awaited; /* with parked writes */
+	_Atomic uint32_t nr_awaited;
 	struct dc_bandwidth bw;
 	uint64_t in_flight; /* pages under writeback by turns */
 	uint32_t syncs_in_flight;
@@ -317,7 +324,8 @@ struct dc_pool {
 	uint64_t total, granted;
 	uint64_t limits; /* sum of those of all exports */
 	TAILQ_HEAD(, dc_export) exports;
-	uint32_t nr_exports;
+	TAILQ_HEAD(, dc_export) borrowers; /* that wait for pages, the first to come first */
+	uint32_t nr_exports, nr_strict;
 	bool tight; /* at the last balance the limits exceeded the total */
 	uint64_t last_balance;
 	_Atomic uint64_t next_balance; /* ns; also read without */
@@ -409,6 +417,13 @@ void dc_pool_leave(struct dc_export *exp);
 void dc_pool_limit(struct dc_export *exp, uint64_t limit);
 /** The export came up against its grant: gets more if there is any to be had now. */
 bool dc_pool_borrow(struct dc_export *exp, uint64_t pages);
+/** It has a part of its own by now: out of the way of those that wait to borrow. */
+void dc_pool_need_not(struct dc_export *exp);
+/** Gives back what was borrowed, as far as nobody uses it. */
+void dc_pool_repay(struct dc_export *exp);
+void dc_pool_strict(struct dc_export *exp, bool strict);
+/** The last page of an export that left is gone. */
+void dc_pool_gone(struct dc_export *exp);
 /** Moves grants towards what is due, if it is time. */
 void dc_pool_balance(struct dc_engine *eng, uint64_t now);
 
@@ -626,7 +641,10 @@ void dc_heap_update(struct dc_export *exp, struct dc_file *file, uint64_t dirtie
 int dc_became_clean_locked(struct dc_file *file);
 /** The map got its first page: onto the heap. file->lock held. */
 void dc_became_dirty_locked(struct dc_file *file, uint64_t now);
-/** Counts pages as under writeback instead of dirty. */
+/** Counts pages as under writeback instead of dirty. exp->lock not held. */
 void dc_count_writeback(struct dc_export *exp, uint64_t pages);
+/** They are not any more; `again` of them are dirty again. To be released by the caller. exp->lock not
+ * held. */
+void dc_count_cleaned(struct dc_export *exp, uint64_t pages, uint64_t again);
 
 #endif

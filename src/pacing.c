@@ -18,43 +18,46 @@ double dc_pace_linear(const struct dc_pace_in *in)
 
 void dc_rate_begin(struct dc_rate *r, uint64_t now)
 {
-	if (r->since != 0)
-		return;
-	r->since = now;
-	r->pages = 0;
+	if (r->since == 0)
+		r->since = now;
 }
 
-void dc_rate_end(struct dc_rate *r)
+/* Of the sample being taken, ns. */
+static uint64_t lasted(const struct dc_rate *r, uint64_t now)
 {
+	return r->before + (r->since != 0 && now > r->since ? now - r->since : 0);
+}
+
+void dc_rate_end(struct dc_rate *r, uint64_t now)
+{
+	r->before = lasted(r, now);
 	r->since = 0;
 }
 
 void dc_rate_add(struct dc_rate *r, uint64_t now, uint64_t pages)
 {
+	uint64_t ns = lasted(r, now);
 	double dt, sample;
 
-	if (r->since == 0)
-		r->since = now;
 	r->pages += (double)pages;
-	if (now < r->since + SAMPLE_MIN_NS)
+	if (ns < SAMPLE_MIN_NS)
 		return;
-	dt = (double)(now - r->since) / NS_PER_S;
+	dt = (double)ns / NS_PER_S;
 	sample = r->pages / dt;
 	if (r->per_s == 0)
 		r->per_s = sample;
 	else
 		r->per_s += (sample - r->per_s) * (1 - exp(-dt / DC_RATE_PERIOD_S));
-	r->since = now;
+	if (r->since != 0)
+		r->since = now;
+	r->before = 0;
 	r->pages = 0;
 }
 
 double dc_rate_now(const struct dc_rate *r, uint64_t now)
 {
-	double dt;
+	double dt = (double)lasted(r, now) / NS_PER_S;
 
-	if (r->since == 0 || now <= r->since)
-		return r->per_s;
-	dt = (double)(now - r->since) / NS_PER_S;
 	if (dt <= DC_RATE_PERIOD_S)
 		return r->per_s;
 	/* Nothing for longer than the mean reaches back: it is at most what would just have come. */

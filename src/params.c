@@ -35,7 +35,7 @@ const struct dc_param dc_params_table[] = {
 	{ "Min_Bytes", DC_T_BYTES, "bytes", 0, 16 * TiB, 0, AT(min_bytes), true,
 	  "Part of the server's Dirty_Bytes (block DONTCACHE) that is this export's whatever others do, "
 	  "idle or not. Must not exceed the export's Dirty_Bytes." },
-	{ "Weight", DC_T_NUMBER, "", 1, 10000, DC_WEIGHT_NORMAL, AT(weight), true,
+	{ "Weight", DC_T_NUMBER, "", 1, 1000, DC_WEIGHT_NORMAL, AT(weight), true,
 	  "The export's part of its device, and of the server's Dirty_Bytes, beside that of others that "
 	  "want more than there is." },
 	{ "Strict_Limit", DC_T_BOOL, "", 0, 1, 0, AT(strict_limit), true,
@@ -78,7 +78,7 @@ const struct dc_param dc_server_table[] = {
 	  "Hard limit on dirty + writeback bytes of all exports together. When they want more than that "
 	  "it is divided among them: by the speed of their devices, then by Weight, Min_Bytes for each. "
 	  "0: an eighth of the memory, but no more than half of the kernel's own limit (vm.dirty_bytes "
-	  "or vm.dirty_ratio); otherwise at least 64M." },
+	  "or vm.dirty_ratio), and 256M at least where there is memory for that. Otherwise at least 64M." },
 	{ "Max_Open_Files", DC_T_NUMBER, "descriptors", 0, 1048576, 0, AT(max_open_files), false,
 	  "Cap on the plugin's own descriptors, one for each file that is dirty or not yet synced. 0: a "
 	  "sixteenth of RLIMIT_NOFILE, which fits beside Ganesha's own marks; otherwise at least 16." },
@@ -289,7 +289,8 @@ uint64_t dc_server_dirty_bytes(const struct dc_server_params *p, const struct dc
 		return p->dirty_bytes;
 	if (m->kernel_dirty)
 		bytes = dc_min_u64(bytes, m->kernel_dirty / 2);
-	return bytes ? dc_max_u64(bytes, 64 * MiB) : 0;
+	/* However little is free just now. */
+	return bytes ? dc_max_u64(bytes, dc_min_u64(256 * MiB, dc_max_u64(m->ram / 8, 64 * MiB))) : 0;
 }
 
 uint64_t dc_params_background(const struct dc_params *p)

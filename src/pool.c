@@ -6,19 +6,22 @@
  * export's budget as a writer's are, by budget_take(), and so only while nobody has them: `used` counts
  * them, and the one check in admit.c is all that is needed. What is not withheld is *granted*:
  *
- *     granted = sum over exports of (limit - withheld) <= total       whatever happens in between
+ *     granted = sum over exports of (limit - withheld) + overdue <= total
  *
- * so the sum of what all exports have dirty cannot exceed the server's budget, and the writers' path
- * knows nothing of it.
+ * so the sum of what all exports have dirty does not exceed the server's budget, and the writers' path
+ * knows nothing of it. Overdue is what an export has beyond a limit that was lowered, or still had under way when
+ * it ended. Only lowering the total itself takes as long as the devices need for the difference.
  *
  * Ten times a second (balance) each export's grant is moved towards what is its due: among devices by
- * their recent completions, as seeds/003's floating proportions did, each with a floor, so that one that
+ * how fast they are (recent completions, as in seeds/003's floating proportions, or the measured bandwidth), each with a floor, so that one that
  * begins can show how fast it is; among the exports of a device by Weight; Min_Bytes for each, and no more than
  * it has use for while others have. A grant grows at once, if there is anything to give, and shrinks by
  * half in SHRINK_S, so that nobody's writers stand still because of a newcomer. A part of the total
- * is given out between balances only, to those that come up against their grant.
+ * is lent between balances, a write's pages at a time, to exports whose part is too small for one: that is
+ * how newcomers begin, and how all live when the total divided by their number is less than a write. It goes
+ * back as soon as those pages are clean.
  *
- * With the sum of all limits within the total nothing is ever withheld.
+ * With the sum of all limits within the total nothing is ever withheld, except from Strict_Limit exports.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -33,7 +36,9 @@
 #define DEVICE_FLOOR 8	     /* a device's least part of the total: 1 / (8 * devices in use) */
 #define DEVICE_MOST (7 / 8.) /* and its most, where there are others */
 #define RESERVE 16	     /* part of the total that is given out on demand only */
-#define FIRST_GRANT 1024     /* pages: a write of DC_MAX_WRITE may need two windows */
+#define LENT_MOST 512	     /* pages: of an export that lives on what is lent, unless one write needs more */
+#define LEAST_DUE (DC_MAX_WRITE >> DC_PAGE_SHIFT) /* pages: a smaller part is of no use to its owner */
+#define FASTER_MOST 8 /* how much faster than it completes a device that is short of pages may count */
 
 static uint64_t real_use(const struct dc_export *exp)
 {
@@ -67,10 +72,15 @@ static void withhold(struct dc_pool *pool, struct dc_export *exp, uint64_t pages
 	pool->granted -= pages;
 }
 
-/* Without withholding anything once the limits fit. pool->lock held. */
+static bool unlimited(const struct dc_pool *pool)
+{
+	return pool->total >= UINT64_MAX >> DC_PAGE_SHIFT;
+}
+
+/* May everybody have its limit? pool->lock held. */
 static bool fits(const struct dc_pool *pool)
 {
-	return pool->limits <= pool->total;
+	return pool->limits <= pool->total && (pool->nr_strict == 0 || unlimited(pool));
 }
 
 static uint64_t room(const struct dc_pool *pool)
@@ -78,27 +88,88 @@ static uint64_t room(const struct dc_pool *pool)
 	return pool->total > pool->granted ? pool->total - pool->granted : 0;
 }
 
+static void stop_borrowing(struct dc_pool *pool, struct dc_export *exp)
+{
+	if (exp->borrowing)
+		TAILQ_REMOVE(&pool->borrowers, exp, borrow_link);
+	exp->borrowing = false;
+}
+
+/* Whose turn it is now: its flusher looks at it. pool->lock held. */
+static void call_next(struct dc_pool *pool)
+{
+	struct dc_export *next = TAILQ_FIRST(&pool->borrowers);
+
+	if (!next || room(pool) == 0)
+		return;
+	atomic_store(&next->due, 0);
+	dc_device_wake(next->dev);
+}
+
 bool dc_pool_borrow(struct dc_export *exp, uint64_t pages)
 {
 	struct dc_pool *pool = &exp->eng->pool;
-	uint64_t n = 0;
+	uint64_t grant, used, want;
+	bool ok = false;
 
 	if (atomic_load(&exp->withheld) == 0)
 		return false;
 	pthread_mutex_lock(&pool->lock);
 	exp->hot_until = dc_now(exp->eng) + HOT_NS;
-	n = dc_min_u64(atomic_load(&exp->withheld), dc_max_u64(pages, FIRST_GRANT));
-	n = dc_min_u64(n, room(pool));
-	/* Beyond what it had coming: what is left must do for all that come. */
-	if (grant_of(exp) > dc_max_u64(exp->target, FIRST_GRANT))
-		n = 0;
-	if (n > 0) {
-		give(pool, exp, n);
-		exp->target = dc_max_u64(exp->target, grant_of(exp));
+	grant = grant_of(exp);
+	used = real_use(exp);
+	want = used + pages > grant ? used + pages - grant : 0;
+	if (want == 0) {
+		ok = true;
+	} else if (want > atomic_load(&exp->withheld) ||
+		   grant + want > dc_max_u64(exp->due_pages, dc_max_u64(pages, LENT_MOST))) {
+		/* More than is due and than the least that is of use: what is left must do for all. */
+		ok = false;
+	} else if (want > room(pool) ||
+		   (!TAILQ_EMPTY(&pool->borrowers) && TAILQ_FIRST(&pool->borrowers) != exp)) {
+		/* One after the other, or those that have something would have it again and again. */
+		if (!exp->borrowing)
+			TAILQ_INSERT_TAIL(&pool->borrowers, exp, borrow_link);
+		exp->borrowing = true;
+		pthread_mutex_unlock(&pool->lock);
+		return false;
+	} else {
+		give(pool, exp, want);
+		exp->borrowed = true;
 		dc_levels_update(exp);
+		ok = true;
 	}
+	stop_borrowing(pool, exp);
+	call_next(pool);
 	pthread_mutex_unlock(&pool->lock);
-	return n > 0;
+	return ok;
+}
+
+void dc_pool_need_not(struct dc_export *exp)
+{
+	struct dc_pool *pool = &exp->eng->pool;
+
+	pthread_mutex_lock(&pool->lock);
+	stop_borrowing(pool, exp);
+	call_next(pool);
+	pthread_mutex_unlock(&pool->lock);
+}
+
+/* What it borrowed goes back as its pages become clean, to whoever comes first. */
+void dc_pool_repay(struct dc_export *exp)
+{
+	struct dc_pool *pool = &exp->eng->pool;
+	uint64_t grant;
+
+	pthread_mutex_lock(&pool->lock);
+	grant = grant_of(exp);
+	if (grant > exp->target)
+		withhold(pool, exp, grant - exp->target);
+	if (grant_of(exp) <= exp->target)
+		exp->borrowed = false;
+	dc_levels_update(exp);
+	call_next(pool);
+	pthread_mutex_unlock(&pool->lock);
 }
 
 void dc_pool_join(struct dc_export *exp)
@@ -110,9 +181,9 @@ void dc_pool_join(struct dc_export *exp)
 	TAILQ_INSERT_TAIL(&pool->exports, exp, pool_link);
 	pool->nr_exports++;
 	pool->limits += limit;
-	grant = fits(pool) ? limit : dc_max_u64(atomic_load(&exp->min_pages), FIRST_GRANT);
+	grant = fits(pool) ? limit : dc_max_u64(atomic_load(&exp->min_pages), LEAST_DUE);
 	grant = dc_min_u64(dc_min_u64(grant, limit), room(pool));
-	exp->target = grant;
+	exp->target = exp->due_pages = grant;
 	atomic_store(&exp->withheld, limit - grant);
 	atomic_fetch_add(&exp->used, limit - grant);
 	pool->granted += grant;
@@ -130,10 +201,38 @@ void dc_pool_leave(struct dc_export *exp)
 	TAILQ_REMOVE(&pool->exports, exp, pool_link);
 	pool->nr_exports--;
 	pool->limits -= atomic_load(&exp->limit);
+	pool->nr_strict -= exp->counted_strict;
+	/* What is still under writeback is its own until it is gone: dc_pool_gone(). */
+	stop_borrowing(pool, exp);
+	dc_sweep(exp);
+	exp->overdue = real_use(exp);
 	pool->granted -= grant_of(exp);
+	pool->granted += exp->overdue - exp->counted_overdue;
+	exp->counted_overdue = exp->overdue;
 	withheld = atomic_exchange(&exp->withheld, 0);
 	dc_budget_give(exp, withheld);
 	pthread_mutex_unlock(&pool->lock);
+}
+
+void dc_pool_gone(struct dc_export *exp)
+{
+	struct dc_pool *pool = &exp->eng->pool;
+
+	pthread_mutex_lock(&pool->lock);
+	pool->granted -= exp->counted_overdue;
+	pthread_mutex_unlock(&pool->lock);
+}
+
+/* Pages that the export uses beyond its limit, which was lowered: they count until they are written.
+ * pool->lock held. */
+static void count_overdue(struct dc_pool *pool, struct dc_export *exp)
+{
+	uint64_t grant = grant_of(exp), used = real_use(exp);
+
+	exp->overdue = used > grant ? used - grant : 0;
+	pool->granted += exp->overdue;
+	pool->granted -= exp->counted_overdue;
+	exp->counted_overdue = exp->overdue;
 }
 
 void dc_pool_limit(struct dc_export *exp, uint64_t limit)
@@ -154,13 +253,14 @@ void dc_pool_limit(struct dc_export *exp, uint64_t limit)
 			exp->target = limit;
 		}
 	} else {
-		/* The grant shrinks by what is not withheld already, at once and for good: what is used beyond
-		 * it will be given back before anything is let in. */
+		/* The grant shrinks by what is not withheld already; what is used beyond it is overdue, and
+		 * nothing is let in before that is written. */
 		n = dc_min_u64(old - limit, atomic_load(&exp->withheld));
 		atomic_store(&exp->limit, limit);
 		atomic_fetch_sub(&exp->withheld, n);
 		dc_budget_give(exp, n);
 		pool->granted -= old - limit - n;
+		count_overdue(pool, exp);
 	}
 	exp->target = dc_min_u64(exp->target, limit);
 	pool->next_balance = 0;
@@ -182,21 +282,30 @@ static void claim(const struct dc_pool *pool, struct dc_export *exp, double weig
 	if (atomic_load(&exp->strict))
 		limit = fmin(limit, fmax((double)atomic_load(&exp->min_pages),
 					 (double)pool->total * weight / weights));
+	exp->most = limit;
 	s->weight = weight;
 	s->min = fmin((double)atomic_load(&exp->min_pages), limit);
 	/* Twice what it uses: then it has room to show that it needs more. */
 	s->max = exp->hot_until > now ? limit : fmin(fmax(2 * use, s->min), limit);
 }
 
+static double most(const struct dc_pool *pool)
+{
+	return (double)pool->total * (pool->nr_devices > 1 ? DEVICE_MOST : 1);
+}
+
 /* A device's part: its recent completions, a floor, and what its exports have use for. */
 static void device_claim(const struct dc_pool *pool, struct dc_pool_device *d, unsigned int hot)
 {
 	double least = (double)pool->total / (DEVICE_FLOOR * (hot ? hot : 1));
-	double most = pool->nr_devices > 1 ? (double)pool->total * DEVICE_MOST :
-					     (double)pool->total;
 
-	d->share.weight = d->completions + 1;
-	d->share.max = fmax(fmin(d->want, most), d->min);
+	/* What completes is little where little was granted: how fast it is while it is busy counts, too. Of one
+	 * that died nothing is left after a few seconds. */
+	d->share.weight = d->completions * M_LN2 / AGEING_S;
+	d->share.weight = 1 + fmin(FASTER_MOST * d->share.weight,
+				   fmax(d->share.weight,
+					(double)(atomic_load(&d->dev->bandwidth_now) >> DC_PAGE_SHIFT)));
+	d->share.max = fmax(fmin(d->want, most(pool)), d->min);
 	d->share.min = fmin(fmax(d->min, least), d->share.max);
 }
 
@@ -260,7 +369,7 @@ static void work_out(struct dc_pool *pool, double dt, uint64_t now)
 	rest = dc_share_out(devices, pool->nr_devices, total);
 	/* What nobody asked for goes to whoever may have more: a burst then need not wait for a balance. */
 	for (i = 0; i < pool->nr_devices; i++)
-		devices[i].max = fmax(devices[i].max, pool->device[i].limits);
+		devices[i].max = fmax(devices[i].max, fmin(pool->device[i].limits, most(pool)));
 	dc_share_more(devices, pool->nr_devices, rest);
 	for (i = 0; i < pool->nr_devices; i++) {
 		struct dc_pool_device *d = &pool->device[i];
@@ -270,10 +379,8 @@ static void work_out(struct dc_pool *pool, double dt, uint64_t now)
 	TAILQ_FOREACH(exp, &pool->exports, pool_link)
 	{
 		struct dc_share *s = &exports[exp->share_index];
-		double limit = (double)atomic_load(&exp->limit);
 
-		if (!atomic_load(&exp->strict))
-			s->max = limit;
+		s->max = fmax(s->max, exp->most);
 	}
 	for (i = 0; i < pool->nr_devices; i++) {
 		struct dc_pool_device *d = &pool->device[i];
@@ -281,7 +388,11 @@ static void work_out(struct dc_pool *pool, double dt, uint64_t now)
 		dc_share_more(&exports[d->first], d->nr, d->rest);
 	}
 	TAILQ_FOREACH(exp, &pool->exports, pool_link)
+	{
 		exp->due_pages = (uint64_t)exports[exp->share_index].out;
+		if (exp->due_pages < LEAST_DUE)
+			exp->due_pages = 0;
+	}
 	free(devices);
 	free(exports);
 }
@@ -302,6 +413,7 @@ void dc_pool_balance(struct dc_engine *eng, uint64_t now)
 {
 	struct dc_pool *pool = &eng->pool;
 	struct dc_export *exp;
+	bool over;
 	double dt;
 
 	if (now < atomic_load_explicit(&pool->next_balance, memory_order_relaxed))
@@ -311,8 +423,9 @@ void dc_pool_balance(struct dc_engine *eng, uint64_t now)
 		pthread_mutex_unlock(&pool->lock);
 		return;
 	}
-	dt = fmin((double)(now - pool->last_balance) / DC_NS_PER_S, 1);
-	pool->last_balance = now;
+	/* Flushers come with clocks that they read at different moments. */
+	dt = now > pool->last_balance ? fmin((double)(now - pool->last_balance) / DC_NS_PER_S, 1) : 0;
+	pool->last_balance = dc_max_u64(now, pool->last_balance);
 	pool->next_balance = now + BALANCE_NS;
 	if (fits(pool) && !pool->tight) {
 		pthread_mutex_unlock(&pool->lock);
@@ -323,11 +436,20 @@ void dc_pool_balance(struct dc_engine *eng, uint64_t now)
 		work_out(pool, dt, now);
 	TAILQ_FOREACH(exp, &pool->exports, pool_link)
 	{
+		count_overdue(pool, exp);
+		/* Nobody waits there any more. */
+		if (exp->borrowing && atomic_load(&exp->contended) == 0)
+			stop_borrowing(pool, exp);
+	}
+	/* Less than was granted: what nobody uses of it goes at once. */
+	over = pool->granted > pool->total;
+	TAILQ_FOREACH(exp, &pool->exports, pool_link)
+	{
 		uint64_t grant = grant_of(exp);
 
 		if (!pool->tight)
 			exp->due_pages = atomic_load(&exp->limit);
-		move_target(exp, dt);
+		move_target(exp, over ? 1e9 : dt);
 		if (grant > exp->target) {
 			if (pool->tight)
 				dc_sweep(exp);
@@ -342,6 +464,7 @@ void dc_pool_balance(struct dc_engine *eng, uint64_t now)
 			give(pool, exp, dc_min_u64(exp->target - grant, room(pool)));
 		dc_levels_update(exp);
 	}
+	call_next(pool);
 	pthread_mutex_unlock(&pool->lock);
 }
 
@@ -354,15 +477,34 @@ void dc_engine_set_dirty_bytes(struct dc_engine *eng, uint64_t bytes)
 	pool->tight = true; /* what was withheld has to be given back */
 	pool->next_balance = 0;
 	pthread_mutex_unlock(&pool->lock);
+	dc_pool_balance(eng, dc_now(eng));
+}
+
+void dc_pool_strict(struct dc_export *exp, bool strict)
+{
+	struct dc_pool *pool = &exp->eng->pool;
+
+	pthread_mutex_lock(&pool->lock);
+	atomic_store(&exp->strict, strict);
+	pool->nr_strict += strict;
+	pool->nr_strict -= exp->counted_strict;
+	exp->counted_strict = strict;
+	pool->tight = true;
+	pool->next_balance = 0;
+	pthread_mutex_unlock(&pool->lock);
 }
 
 void dc_pool_stats(struct dc_engine *eng, struct dc_pool_stats *st)
 {
 	struct dc_pool *pool = &eng->pool;
+	struct dc_export *exp;
 
 	pthread_mutex_lock(&pool->lock);
-	st->dirty_bytes = pool->total >= UINT64_MAX >> DC_PAGE_SHIFT ? 0 : pool->total << DC_PAGE_SHIFT;
+	st->dirty_bytes = unlimited(pool) ? 0 : pool->total << DC_PAGE_SHIFT;
 	st->granted = pool->granted << DC_PAGE_SHIFT;
 	st->limits = pool->limits << DC_PAGE_SHIFT;
+	st->mins = 0;
+	TAILQ_FOREACH(exp, &pool->exports, pool_link)
+		st->mins += atomic_load(&exp->min_pages) << DC_PAGE_SHIFT;
 	pthread_mutex_unlock(&pool->lock);
 }

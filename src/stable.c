@@ -343,7 +343,7 @@ static void reaped(struct dc_op *op)
 	if (res == 0 && pages > 0 && file->fd >= 0)
 		leave_behind_locked(file, first, end);
 	pthread_mutex_unlock(&file->lock);
-	atomic_fetch_sub(&exp->writeback, pages);
+	dc_count_cleaned(exp, pages, 0);
 	dc_count(exp, DC_CTR_CLEANED_COMMIT, pages << DC_PAGE_SHIFT);
 	dc_release(exp, pages);
 	if (leader)

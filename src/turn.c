@@ -212,8 +212,25 @@ bool dc_runs_next_locked(struct dc_file *file, struct dc_runs *runs, uint64_t *f
 	return false;
 }
 
+void dc_count_cleaned(struct dc_export *exp, uint64_t pages, uint64_t again)
+{
+	uint64_t left = atomic_fetch_sub(&exp->writeback, pages) - pages;
+	uint64_t now = dc_now(exp->eng);
+
+	pthread_mutex_lock(&exp->lock);
+	dc_rate_add(&exp->done, now, pages - again);
+	/* With nothing under way and nothing to be picked time counts for nothing. */
+	if (left == 0 && !atomic_load(&exp->active))
+		dc_rate_end(&exp->done, now);
+	pthread_mutex_unlock(&exp->lock);
+	atomic_fetch_add_explicit(&exp->completed, pages - again, memory_order_relaxed);
+}
+
 void dc_count_writeback(struct dc_export *exp, uint64_t pages)
 {
+	pthread_mutex_lock(&exp->lock);
+	dc_rate_begin(&exp->done, dc_now(exp->eng));
+	pthread_mutex_unlock(&exp->lock);
 	/* In this order, so that nobody sees the pages in neither place. */
 	atomic_fetch_add(&exp->writeback, pages);
 	atomic_fetch_sub(&dc_slot(exp)->dirty, (int64_t)pages);

@@ -144,6 +144,10 @@ static inline uint64_t dc_write_pages(uint64_t offset, uint64_t len)
  */
 bool dc_admit(struct dc_export *exp, uint64_t pages);
 
+/** Reserves `pages` more for a write that was admitted and turns out to need them, if the limit allows. It
+ * costs no credit and does not queue. */
+bool dc_admit_more(struct dc_export *exp, uint64_t pages);
+
 /** Is the budget within an eighth of its limit, so that writes may have to be parked soon? The owner
  * may then receive less eagerly. One relaxed load. */
 bool dc_near_limit(const struct dc_export *exp);
@@ -161,7 +165,7 @@ enum dc_parking {
 
 /* A parked write. The caller owns the memory; the engine uses it until run() is called. */
 struct dc_waiter {
-	uint64_t pages;	  /* to be reserved */
+	uint64_t pages;	  /* to be reserved: what is needed now; see dc_admit_more() */
 	uint64_t bytes;	  /* of payload held in memory, for Parked_Bytes, and what is paced */
 	uint64_t client;  /* fairness is between clients */
 	void *connection; /* holding back is per connection */
@@ -204,7 +208,8 @@ bool dc_write_begin(struct dc_file *file);
  */
 uint64_t dc_write_need(struct dc_file *file, uint64_t offset, uint64_t len);
 
-/** The most that dc_write_need() may answer: what a parked write must be admitted for. */
+/** The most that dc_write_need() may answer: what a parked write must be admitted for if it found, when it
+ * was let in, that it needs more than it was admitted for. */
 uint64_t dc_write_windows(uint64_t offset, uint64_t len);
 
 /** Errors recorded in this file so far. To be read before a write begins and given to
@@ -359,7 +364,7 @@ struct dc_device_stats {
 
 struct dc_pool_stats {
 	uint64_t dirty_bytes;	  /* 0: no budget for all */
-	uint64_t granted, limits; /* sums over all exports */
+	uint64_t granted, limits, mins; /* sums over all exports: may use now, Dirty_Bytes, Min_Bytes */
 };
 
 void dc_pool_stats(struct dc_engine *eng, struct dc_pool_stats *stats);

@@ -57,14 +57,16 @@ double dc_pace_linear(const struct dc_pace_in *in);
  * evenly give the same figure each time, however large each is. */
 struct dc_rate {
 	double per_s;
-	double pages;	/* completed since */
-	uint64_t since; /* ns; 0: nothing is expected to complete */
+	/* of the sample being taken */
+	double pages;	 /* completed in it */
+	uint64_t before; /* ns, without what follows */
+	uint64_t since;	 /* ns; 0: nothing is expected to complete */
 };
 
 /** From `now` (ns) on there is something to be completed. */
 void dc_rate_begin(struct dc_rate *r, uint64_t now);
 /** There is not: the time until the next dc_rate_begin() counts for nothing. */
-void dc_rate_end(struct dc_rate *r);
+void dc_rate_end(struct dc_rate *r, uint64_t now);
 /** So many pages completed. An exponential mean over DC_RATE_PERIOD_S; samples of 10 ms at least. */
 void dc_rate_add(struct dc_rate *r, uint64_t now, uint64_t pages);
 /** The rate as it must be seen at `now`: completions that stay away lower it. */

@@ -105,12 +105,30 @@ static void test_rate_follows(void **state)
 		dc_rate_add(&r, now += 10 * MSEC, 100);
 	assert_close(r.per_s, 10000, 0.45);
 	/* Idle time counts for nothing. */
-	dc_rate_end(&r);
+	dc_rate_end(&r, now);
 	now += 100 * SEC;
 	dc_rate_begin(&r, now);
 	for (int i = 0; i < 100; i++)
 		dc_rate_add(&r, now += 10 * MSEC, 100);
 	assert_close(r.per_s, 10000, 0.05);
+}
+
+/* Bursts with pauses between them: neither the pauses count, nor do the bursts pile up into one sample. */
+static void test_rate_of_bursts(void **state)
+{
+	struct dc_rate r = { 0 };
+	uint64_t now = 1 * SEC;
+
+	(void)state;
+	for (int i = 0; i < 200; i++) {
+		dc_rate_begin(&r, now);
+		now += 4 * MSEC;
+		dc_rate_add(&r, now, 100); /* shorter than a sample */
+		dc_rate_end(&r, now);
+		now += 400 * MSEC;
+	}
+	assert_close(r.per_s, 25000, 0.01);
+	assert_close(dc_rate_now(&r, now + 60 * SEC), 25000, 0.01);
 }
 
 /* ---- admission ---- */
@@ -237,6 +255,34 @@ static void test_timer_alone(void **state)
 	rig_free(r);
 }
 
+/* Writes that keep coming do not put off the one that waits. */
+static void test_parking_does_not_put_off(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){
+		.limit = 16 * MiB, .background = 4 * MiB, .law = constant });
+	struct parked *p[100];
+	uint64_t have = 0;
+	unsigned int n = 0;
+
+	(void)state;
+	nr_ran = 0;
+	rate_now = 1600;
+	while (dc_admit(r->exp, 16))
+		have += 16;
+	for (; n < 100 && nr_ran == 0; n++) {
+		p[n] = park(r, 1, DC_PARKED);
+		rig_pass(r, 900000);
+	}
+	assert_true(nr_ran > 0 && n < 40);
+	for (int i = 0; i < 5000 && nr_ran < n; i++)
+		rig_pass(r, 1 * MSEC);
+	assert_int_equal(nr_ran, n);
+	dc_unreserve(r->exp, have + 16 * n);
+	for (unsigned int i = 0; i < n; i++)
+		free(p[i]);
+	rig_free(r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -245,7 +291,9 @@ int main(void)
 		cmocka_unit_test(test_law_converges),
 		cmocka_unit_test(test_rate_of_even_completions),
 		cmocka_unit_test(test_rate_follows),
+		cmocka_unit_test(test_rate_of_bursts),
 		cmocka_unit_test(test_credit),
+		cmocka_unit_test(test_parking_does_not_put_off),
 		cmocka_unit_test(test_timer_alone),
 	};
 

@@ -245,6 +245,78 @@ static void test_strict_does_not_borrow(void **state)
 	finish(r);
 }
 
+/* A limit that is lowered while more than that is used: what is beyond it counts until it is written. */
+static void test_lower_limit_is_no_gift(void **state)
+{
+	struct rig *r = setup(100 * MiB, 96 * MiB);
+	uint64_t held[2];
+
+	(void)state;
+	held[0] = 0;
+	for (int t = 0; t < 30; t++) {
+		held[0] += take_all(0, 16);
+		pass(r, 1);
+	}
+	assert_true(held[0] * PAGE >= 80 * MiB);
+	r->params.dirty_bytes = 8 * MiB;
+	r->params.dirty_background_bytes = 2 * MiB;
+	dc_export_set_params(exports[0], &r->params);
+	held[1] = take_all(1, 16);
+	for (int t = 0; t < 20; t++) {
+		pass(r, 1);
+		held[1] += take_all(1, 16);
+		assert_true((held[0] + held[1]) * PAGE <= 100 * MiB);
+		assert_true(granted(r) <= 100 * MiB);
+	}
+	/* Written at last: then it is the other's. */
+	dc_unreserve(exports[0], held[0]);
+	for (int t = 0; t < 40; t++) {
+		pass(r, 1);
+		held[1] += take_all(1, 16);
+	}
+	assert_true(held[1] * PAGE >= 80 * MiB);
+	dc_unreserve(exports[1], held[1]);
+	finish(r);
+}
+
+/* A lower total: what nobody uses is not handed out any more, from that moment. */
+static void test_lower_total_holds_at_once(void **state)
+{
+	struct rig *r = setup(400 * MiB, 96 * MiB);
+	uint64_t held[NR], sum = 0;
+
+	(void)state;
+	pass(r, 5);
+	dc_engine_set_dirty_bytes(r->eng, 64 * MiB);
+	for (int i = 0; i < NR; i++)
+		sum += held[i] = take_all(i, 16);
+	assert_true(sum * PAGE <= 64 * MiB);
+	for (int i = 0; i < NR; i++)
+		dc_unreserve(exports[i], held[i]);
+	finish(r);
+}
+
+/* Strict_Limit holds although the limits of all fit into the total. */
+static void test_strict_without_need(void **state)
+{
+	struct rig *r = setup(400 * MiB, 96 * MiB);
+	uint64_t n, held;
+
+	(void)state;
+	r->params.strict_limit = 1;
+	r->params.weight = 10;
+	dc_export_set_params(exports[0], &r->params);
+	pass(r, 50);
+	n = take_all(0, 16);
+	/* 10 of 310 parts of 400 MiB */
+	assert_in_range(n * PAGE, 8 * MiB, 14 * MiB);
+	held = take_all(1, 16);
+	assert_int_equal(held * PAGE, 96 * MiB);
+	dc_unreserve(exports[1], held);
+	dc_unreserve(exports[0], n);
+	finish(r);
+}
+
 /* A new total, down and up, under load. */
 static void test_total_changes(void **state)
 {
@@ -289,6 +361,9 @@ int main(void)
 		cmocka_unit_test(test_lent_and_taken_back),
 		cmocka_unit_test(test_min_bytes_is_kept),
 		cmocka_unit_test(test_strict_does_not_borrow),
+		cmocka_unit_test(test_lower_limit_is_no_gift),
+		cmocka_unit_test(test_lower_total_holds_at_once),
+		cmocka_unit_test(test_strict_without_need),
 		cmocka_unit_test(test_total_changes),
 	};
 
