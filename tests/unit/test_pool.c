@@ -234,7 +234,7 @@ static void test_strict_does_not_borrow(void **state)
 	r->params.strict_limit = 1;
 	dc_export_set_params(exports[0], &r->params);
 	r->params.strict_limit = 0;
-	pass(r, 20);
+	pass(r, 60);
 	for (int t = 0; t < 20; t++) {
 		held += take_all(0, 16);
 		pass(r, 1);
