@@ -115,8 +115,8 @@ MUTANTS = [
         ('src/admit.c', 'used > limit - pages)', 'used > limit - pages + 1)')],
         'test_admit', fast=True),
     Mutant('release_wakes_nobody', 'what is released is not given to those who wait', [
-        ('src/admit.c', '\tdc_budget_give(exp, pages);\n\tif (atomic_load(&exp->contended) != 0)\n\t\tdc_dispatch(exp);',
-         '\tdc_budget_give(exp, pages);')],
+        ('src/admit.c', '\t\tdc_pool_repay(exp);\n\tif (atomic_load(&exp->contended) != 0)\n\t\tdc_dispatch(exp);',
+         '\t\tdc_pool_repay(exp);')],
         'test_admit'),
     Mutant('unfair', 'writes are let in in the order they came, whoever sent them', [
         ('src/fair.c', '\tif (a->first->start != b->first->start)\n\t\treturn a->first->start < b->first->start;\n', '')],
@@ -129,8 +129,17 @@ MUTANTS = [
         ('src/admit.c', 'exp->pace.credit -= (double)bytes / DC_PAGE_SIZE;', '(void)bytes;')],
         'test_pacing'),
     Mutant('grants_from_nothing', 'an export that comes up against its grant gets more, whether there is any', [
-        ('src/pool.c', '\tn = dc_min_u64(n, room(pool));\n', '')],
+        ('src/pool.c', '} else if (want > room(pool) ||', '} else if (want > pool->total ||')],
         'test_pool'),
+    Mutant('lowered_limit_is_a_gift', 'what an export uses beyond its lowered limit is granted to others', [
+        ('src/pool.c', 'exp->overdue = used > grant ? used - grant : 0;', 'exp->overdue = 0;')],
+        'test_pool'),
+    Mutant('parking_puts_off', 'each write that parks puts off the look at those that wait', [
+        ('src/admit.c', '\tif (first)\n\t\tatomic_store(&exp->due', '\tif (first || true)\n\t\tatomic_store(&exp->due')],
+        'test_pacing'),
+    Mutant('bursts_pile_up', 'the time of a burst counts for nothing once it is over', [
+        ('src/pacing.c', '\tr->before = lasted(r, now);\n\tr->since = 0;', '\tr->since = 0;')],
+        'test_pacing'),
     Mutant('folio_not_counted', 'what the kernel counts dirty beyond the bytes written is not claimed', [
         ('src/file.c', 'inflated = dc_inflation_claim_locked(file, &in, reserved - added);', 'inflated = 0;')],
         'test_engine'),
