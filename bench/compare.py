@@ -35,5 +35,7 @@ def text(one, two):
     for scenario, variant, a, b, same in rows:
         lines.append(f"| {scenario} | {variant} | {a[0]:.2f}..{a[1]:.2f} | {b[0]:.2f}..{b[1]:.2f} | "
                      f"{'' if same else 'apart'} |")
+    if any(a[0] == a[1] or b[0] == b[1] for _, _, a, b, _ in rows):
+        lines += ["", "With one round a spread is a point: \"apart\" then says nothing."]
     agree = sum(same for *_, same in rows)
     return "\n".join([*lines, "", f"{agree} of {len(rows)} ratios agree."])

@@ -143,16 +143,15 @@ int dcf_conf_server(void *node, struct dc_server_params *p, bool *there)
 			struct config_node *stmt = glist_entry(s, struct config_node, node);
 			const struct dc_param *param;
 
-			param = stmt->type == TYPE_STMT ?
-					dc_server_param_find(stmt->u.nterm.name) :
-					NULL;
+			param = stmt->type == TYPE_STMT ? dc_server_param_find(stmt->u.nterm.name) :
+							  NULL;
 			if (!param)
 				continue;
 			value_text(stmt, text, sizeof(text));
 			if (dc_param_set(p, param, text, msg))
 				continue;
-			LogCrit(COMPONENT_CONFIG, "dontcache: %s:%d: DONTCACHE: %s",
-				stmt->filename, stmt->linenumber, msg);
+			LogCrit(COMPONENT_CONFIG, "dontcache: %s:%d: DONTCACHE: %s", stmt->filename,
+				stmt->linenumber, msg);
 			errors++;
 		}
 	}

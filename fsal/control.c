@@ -103,8 +103,7 @@ static void put_export(struct text *t, struct dcf_export *e)
 	    s.dirty, s.writeback, s.reserved, s.used);
 	put(t,
 	    ",\"usable\":%" PRIu64 ",\"background\":%" PRIu64 ",\"freerun\":%" PRIu64
-	    ",\"setpoint\":%" PRIu64 ",\"completion_rate\":%" PRIu64
-	    ",\"admission_rate\":%" PRIu64,
+	    ",\"setpoint\":%" PRIu64 ",\"completion_rate\":%" PRIu64 ",\"admission_rate\":%" PRIu64,
 	    s.usable, s.background, s.freerun, s.setpoint, s.completion_rate, s.admission_rate);
 	put(t, ",\"files\":%" PRIu64 ",\"dirty_files\":%" PRIu64 ",\"unsynced_files\":%" PRIu64,
 	    s.files, s.dirty_files, s.unsynced_files);

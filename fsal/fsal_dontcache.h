@@ -55,7 +55,7 @@ struct dcf_module {
 	struct fsal_obj_ops obj_ops;
 	struct dc_engine *engine;
 	struct dc_server_params params; /* of the server, in force; under live_lock */
-	pthread_mutex_t live_lock; /* a leaf */
+	pthread_mutex_t live_lock;	/* a leaf */
 	struct glist_head exports;
 };
 

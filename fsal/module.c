@@ -91,8 +91,13 @@ static struct dc_engine *engine(void)
 	dc_machine_read(&machine);
 	pthread_mutex_lock(&dcf.live_lock);
 	opt.dirty_bytes = dc_server_dirty_bytes(&dcf.params, &machine);
-	if (!dcf.engine)
+	if (!dcf.engine) {
+		char text[32];
+
 		dcf.engine = dc_engine_new(&host_ops, NULL, &opt);
+		LogEvent(COMPONENT_FSAL, "dontcache: Dirty_Bytes of all exports together: %s",
+			 opt.dirty_bytes ? dc_size_text(opt.dirty_bytes, text) : "no limit");
+	}
 	pthread_mutex_unlock(&dcf.live_lock);
 	return dcf.engine;
 }
@@ -183,7 +188,8 @@ static void compare(const struct dcf_export *e, const char *path)
 		LogWarn(COMPONENT_FSAL,
 			"dontcache: export %s: Dirty_Bytes = %s is above that of all exports together, %s "
 			"(block DONTCACHE): it will never have more than that",
-			path, dc_size_text(e->params.dirty_bytes, a), dc_size_text(st.dirty_bytes, b));
+			path, dc_size_text(e->params.dirty_bytes, a),
+			dc_size_text(st.dirty_bytes, b));
 	if (st.dirty_bytes && st.mins > st.dirty_bytes)
 		LogWarn(COMPONENT_FSAL,
 			"dontcache: export %s: the Min_Bytes of all exports add up to %s, more than the "

@@ -81,7 +81,8 @@ void dcf_park_again(struct dcf_request *r, uint64_t pages)
 	r->waiter.pages = pages;
 	switch (dc_park(r->e->budget, &r->waiter)) {
 	case DC_ADMITTED:
-		dcf_write_admitted(r->e, h, r->bypass, done_cb, io, caller_arg, pages, r->client, r);
+		dcf_write_admitted(r->e, h, r->bypass, done_cb, io, caller_arg, pages, r->client,
+				   r);
 		break;
 	case DC_PARKED:
 	case DC_PARKED_HOLD:

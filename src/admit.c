@@ -85,7 +85,8 @@ void dc_levels_update(struct dc_export *exp)
 	uint64_t part = dc_min_u64(grant, atomic_load(&exp->target)), bg, freerun;
 
 	/* The background level keeps its place in what may be used. */
-	bg = (uint64_t)((double)atomic_load(&exp->background_wanted) * (double)part / (double)limit);
+	bg = (uint64_t)((double)atomic_load(&exp->background_wanted) * (double)part /
+			(double)limit);
 	freerun = exp->eng->opt.law ? dc_pace_freerun(bg, part) : part;
 	atomic_store(&exp->background, bg);
 	atomic_store(&exp->usable, part);
@@ -100,8 +101,9 @@ void dc_levels_update(struct dc_export *exp)
 
 /* ---- pacing; under exp->lock ---- */
 
-#define BURST_S 0.01  /* credit is not kept for longer: what it lets in at once comes in at once */
-#define LAPSE_S 0.1   /* nor does it grow for longer while nobody looks */
+#define BURST_S 0.01 /* credit is not kept for longer: what it lets in at once comes in at once */
+#define OVERDRAFT_S 0.02
+#define LAPSE_S 0.1		       /* nor does it grow for longer while nobody looks */
 #define LOOK_MIN_NS (1 * DC_NS_PER_MS) /* how often waiters are looked at, at most */
 #define LOOK_MAX_NS (20 * DC_NS_PER_MS)
 #define LOOK_COST_NS 20000 /* with many exports waiting each is looked at less often */
@@ -132,8 +134,9 @@ static void refill(struct dc_export *exp, uint64_t now)
 }
 
 /* Takes what a write needs, if there are pages and credit. `bytes` are what it costs of that: it may need
- * more pages than it will dirty. */
-static bool take(struct dc_export *exp, uint64_t pages, uint64_t bytes, uint64_t now)
+ * more pages than it will dirty. `behind`: its client had less than its share, and so may have what others will get
+ * later. */
+static bool take(struct dc_export *exp, uint64_t pages, uint64_t bytes, uint64_t now, bool behind)
 {
 	bool paced = exp->eng->opt.law != NULL;
 
@@ -153,7 +156,7 @@ static bool take(struct dc_export *exp, uint64_t pages, uint64_t bytes, uint64_t
 		if (dc_budget_take(exp, pages, atomic_load(&exp->fast_cap)))
 			goto taken;
 		refill(exp, now);
-		if (exp->pace.credit <= 0) {
+		if (exp->pace.credit <= (behind ? -exp->pace.rate * OVERDRAFT_S : 0)) {
 			dc_sweep(exp);
 			if (dc_budget_take(exp, pages, atomic_load(&exp->fast_cap)))
 				goto taken;
@@ -230,7 +233,7 @@ bool dc_admit(struct dc_export *exp, uint64_t pages)
 		return true;
 	pthread_mutex_lock(&exp->lock);
 	if (!dc_fair_first(&exp->fair)) {
-		ok = take(exp, pages, pages << DC_PAGE_SHIFT, dc_now(exp->eng));
+		ok = take(exp, pages, pages << DC_PAGE_SHIFT, dc_now(exp->eng), false);
 		atomic_store(&exp->short_of, false); /* nobody waits: who asked may now park */
 	}
 	pthread_mutex_unlock(&exp->lock);
@@ -359,7 +362,7 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 {
 	enum dc_parking answer = DC_PARKED;
 	struct dc_parker *p;
-	bool first;
+	bool first, behind;
 
 	dc_assert(exp->magic == DC_EXPORT_MAGIC);
 	w->exp = exp;
@@ -372,7 +375,12 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 		return DC_REFUSED;
 	}
 	atomic_fetch_add(&exp->contended, 1);
-	if (!dc_fair_first(&exp->fair) && take(exp, w->pages, w->bytes, w->since_ns)) {
+	first = dc_fair_first(&exp->fair) == NULL;
+	behind = !first && dc_fair_behind(&exp->fair, w->client);
+	if ((first || behind) && take(exp, w->pages, w->bytes, w->since_ns, behind)) {
+		if (behind)
+			dc_fair_charge(&exp->fair, w->client, w->bytes);
+		atomic_store(&exp->short_of, !first);
 		atomic_fetch_sub(&exp->contended, 1);
 		pthread_mutex_unlock(&exp->lock);
 		return DC_ADMITTED;
@@ -383,7 +391,6 @@ enum dc_parking dc_park(struct dc_export *exp, struct dc_waiter *w)
 		dc_count(exp, DC_CTR_REFUSED, 1);
 		return DC_REFUSED;
 	}
-	first = dc_fair_first(&exp->fair) == NULL;
 	dc_fair_push(&exp->fair, w);
 	p = parker_of(exp, w->connection);
 	p->bytes += w->bytes;
@@ -418,7 +425,7 @@ void dc_dispatch(struct dc_export *exp)
 		if (atomic_load(&exp->draining)) {
 			w = pop(exp);
 			w->status = -ECANCELED;
-		} else if (!take(exp, w->pages, w->bytes, now)) {
+		} else if (!take(exp, w->pages, w->bytes, now, false)) {
 			break;
 		} else {
 			w = pop(exp);

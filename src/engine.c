@@ -78,7 +78,7 @@ void dc_engine_free(struct dc_engine *eng)
 		free(dev);
 	}
 	dc_orphans_free(eng);
-	dc_assert(TAILQ_EMPTY(&eng->pool.exports) && eng->pool.granted == 0);
+	dc_assert(TAILQ_EMPTY(&eng->pool.exports) && eng->pool.granted == eng->pool.left);
 	free(eng->pool.device);
 	pthread_mutex_destroy(&eng->pool.lock);
 	dc_assert(TAILQ_EMPTY(&eng->idle));

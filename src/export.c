@@ -132,14 +132,15 @@ static void forget(struct dc_file *file, void *arg)
 bool dc_export_free(struct dc_export *exp, uint64_t timeout_ns)
 {
 	struct dc_device *dev = exp->dev;
-	uint64_t start = dc_now(exp->eng);
+	uint64_t start = dc_now(exp->eng), left;
 	bool done;
 
 	atomic_store(&exp->draining, true);
 	dc_dispatch(exp);
 	atomic_store(&exp->ended, true);
+	left = dc_dirty_pages(exp);
 	dc_files_each(exp, forget, NULL);
-	dc_pool_leave(exp);
+	dc_pool_leave(exp, left);
 	pthread_mutex_lock(&dev->lock);
 	exp->detach = true;
 	dev->nr_detach++;
@@ -213,7 +214,8 @@ void dc_export_stats(struct dc_export *exp, struct dc_export_stats *st)
 	st->setpoint = atomic_load(&exp->setpoint) << DC_PAGE_SHIFT;
 	pthread_mutex_lock(&exp->lock);
 	st->completion_rate = (uint64_t)exp->done.per_s << DC_PAGE_SHIFT;
-	st->admission_rate = (uint64_t)exp->pace.rate << DC_PAGE_SHIFT;
+	st->admission_rate = dc_fair_first(&exp->fair) ? (uint64_t)exp->pace.rate << DC_PAGE_SHIFT :
+							 0;
 	st->dirty_files = exp->heap_nr;
 	st->parked = atomic_load(&exp->contended);
 	st->parked_bytes = exp->parked_bytes;

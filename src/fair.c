@@ -9,6 +9,7 @@
 #include "util.h"
 
 #define BUCKETS_MIN 64
+#define LAG (2 * DC_MAX_WRITE)
 
 void dc_fair_init(struct dc_fair *f)
 {
@@ -29,7 +30,7 @@ static void flow_free(struct dc_fair *f, struct dc_flow *flow)
 	free(flow);
 }
 
-/* Those whose past does not matter any more: they would begin at virtual time anyhow. */
+/* Those whose past does not matter any more: they would begin with the greatest lag anyhow. */
 static void forget_idle(struct dc_fair *f, uint64_t now)
 {
 	struct dc_flow *flow;
@@ -37,7 +38,7 @@ static void forget_idle(struct dc_fair *f, uint64_t now)
 	/* Two at a time keep up with any number: each write makes at most one idle. The order is that
 	 * of becoming idle, nearly that of the end tags. */
 	for (int i = 0; i < 2 && (flow = TAILQ_FIRST(&f->idle)); i++) {
-		if (flow->finish <= now) {
+		if (flow->finish + LAG <= now) {
 			flow_free(f, flow);
 			continue;
 		}
@@ -117,24 +118,55 @@ static void grow_table(struct dc_fair *f)
 	free(old);
 }
 
-static struct dc_flow *flow_of(struct dc_fair *f, uint64_t client)
+static struct dc_flow *find(const struct dc_fair *f, uint64_t client)
 {
 	struct dc_flow *flow;
 
-	if (f->nr_flows >= f->nr_buckets)
-		grow_table(f);
+	if (f->nr_buckets == 0)
+		return NULL;
 	LIST_FOREACH(flow, bucket_of(f, client), hash)
 	{
 		if (flow->client == client)
 			return flow;
 	}
+	return NULL;
+}
+
+static struct dc_flow *flow_of(struct dc_fair *f, uint64_t client)
+{
+	struct dc_flow *flow = find(f, client);
+
+	if (flow)
+		return flow;
+	if (f->nr_flows >= f->nr_buckets)
+		grow_table(f);
 	flow = dc_zalloc(sizeof(*flow));
 	flow->client = client;
+	flow->finish = f->now; /* whoever is new has no past to make up for */
 	flow->last = &flow->first;
 	LIST_INSERT_HEAD(bucket_of(f, client), flow, hash);
 	TAILQ_INSERT_TAIL(&f->idle, flow, idle);
 	f->nr_flows++;
 	return flow;
+}
+
+static uint64_t start_of(const struct dc_fair *f, const struct dc_flow *flow)
+{
+	return dc_max_u64(f->now > LAG ? f->now - LAG : 0, flow->finish);
+}
+
+bool dc_fair_behind(const struct dc_fair *f, uint64_t client)
+{
+	const struct dc_flow *flow = find(f, client);
+
+	return !flow || (!flow->first && flow->finish <= f->now);
+}
+
+void dc_fair_charge(struct dc_fair *f, uint64_t client, uint64_t bytes)
+{
+	struct dc_flow *flow = flow_of(f, client);
+
+	flow->finish = start_of(f, flow) + bytes;
 }
 
 void dc_fair_push(struct dc_fair *f, struct dc_waiter *w)
@@ -143,7 +175,7 @@ void dc_fair_push(struct dc_fair *f, struct dc_waiter *w)
 
 	w->next = NULL;
 	w->order = f->order++;
-	w->start = dc_max_u64(f->now, flow->finish);
+	w->start = start_of(f, flow);
 	flow->finish = w->start + w->bytes;
 	*flow->last = w;
 	flow->last = &w->next;
@@ -167,8 +199,7 @@ struct dc_waiter *dc_fair_pop(struct dc_fair *f)
 	struct dc_flow *flow = f->heap[0], *last;
 	struct dc_waiter *w = flow->first;
 
-	dc_assert(w->start >= f->now);
-	f->now = w->start;
+	f->now = dc_max_u64(f->now, w->start);
 	flow->first = w->next;
 	w->next = NULL;
 	if (flow->first) {

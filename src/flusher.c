@@ -25,9 +25,10 @@
 #define IDLE_FD_NS (5 * DC_NS_PER_S) /* an unused descriptor is closed after this */
 #define SYNCS_MAX 4		     /* quiet files being fdatasync'ed at once */
 #define SAY_NS (60 * DC_NS_PER_S)
-#define TURN_LEAST (1UL << 20)  /* bytes: what turn_max() may come down to */
+#define TURN_LEAST (1UL << 20)	/* bytes: what turn_max() may come down to */
 #define VISIT_WORTH (1UL << 20) /* bytes */
-#define DRAIN_MIN (1UL << 20) /* bytes of the smallest turn while draining */
+#define LEAST_OVER 640		/* pages: lent ones do not count */
+#define DRAIN_MIN (1UL << 20)	/* bytes of the smallest turn while draining */
 
 void dc_device_wake(struct dc_device *dev)
 {
@@ -545,6 +546,18 @@ static void detach_exports(struct dc_device *dev)
 	pthread_mutex_unlock(&dev->lock);
 }
 
+/* An export that has more than its part of the server's budget goes first: others wait for those pages, and its
+ * own writers for its part of the device. */
+static int64_t visit_worth(const struct dc_export *exp)
+{
+	uint64_t usable = atomic_load(&exp->usable), weight = atomic_load(&exp->weight);
+	uint64_t used = atomic_load(&exp->used) - atomic_load(&exp->withheld);
+
+	if (used > dc_max_u64(usable, LEAST_OVER))
+		weight = dc_max_u64(weight, DC_WEIGHT_MOST);
+	return (int64_t)(VISIT_WORTH * weight / DC_WEIGHT_NORMAL);
+}
+
 /*
  * Exports take turns by deficit round robin (Shreedhar and Varghese, 1995): each visit is worth
  * VISIT_WORTH times the export's Weight, whatever the turns' sizes. A turn may cost more than there is: then
@@ -573,8 +586,7 @@ static void submit_turns(struct dc_device *dev, uint64_t now)
 			continue;
 		}
 		if (exp->turn_credit <= 0)
-			exp->turn_credit += (int64_t)(VISIT_WORTH * atomic_load(&exp->weight) /
-						      DC_WEIGHT_NORMAL);
+			exp->turn_credit += visit_worth(exp);
 		if (exp->turn_credit > 0) {
 			if (!flush_one(dev, exp, now, &bytes)) {
 				deactivate(dev, exp, now);
@@ -635,13 +647,11 @@ void *dc_flusher_thread(void *arg)
 
 	pthread_setname_np(pthread_self(), "dc_flusher");
 	while (!atomic_load(&dev->stop)) {
-		dc_device_poll(dev, deep ? -1 :
-					   (int64_t)dc_device_timeout(dev, dc_now(dev->eng)));
+		dc_device_poll(dev, deep ? -1 : (int64_t)dc_device_timeout(dev, dc_now(dev->eng)));
 		atomic_store(&dev->deep_sleep, false);
 		deep = dev->in_flight == 0 && dev->syncs_in_flight == 0 &&
 		       TAILQ_EMPTY(&dev->active) && TAILQ_EMPTY(&dev->lingering) &&
-		       TAILQ_EMPTY(&dev->awaited) &&
-		       dc_now(dev->eng) - dev->last_work > AWAKE_NS;
+		       TAILQ_EMPTY(&dev->awaited) && dc_now(dev->eng) - dev->last_work > AWAKE_NS;
 		if (deep) {
 			/* Announced before the last look, so that a file that becomes dirty now
 			 * either is seen by this tick or wakes the wait. */

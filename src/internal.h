@@ -180,10 +180,10 @@ struct dc_export {
 	_Atomic uint64_t background_wanted; /* with all of the limit */
 	_Atomic uint64_t min_pages, weight;
 	_Atomic bool strict;
-	_Atomic bool short_of;				/* who waits waits for pages, not for credit */
-	_Atomic bool awaiting;				/* on dev->to_await or dev->awaited */
-	_Atomic uint32_t contended;			/* waiters; nonzero ends the fast path */
-	_Atomic bool kicked;				/* the export's one "there is work" bit */
+	_Atomic bool short_of;	    /* who waits waits for pages, not for credit */
+	_Atomic bool awaiting;	    /* on dev->to_await or dev->awaited */
+	_Atomic uint32_t contended; /* waiters; nonzero ends the fast path */
+	_Atomic bool kicked;	    /* the export's one "there is work" bit */
 	_Atomic bool draining;
 	_Atomic bool ended;	      /* dc_export_free() was called */
 	_Atomic uint64_t drain_until; /* ns: nothing is submitted that would end later */
@@ -205,10 +205,10 @@ struct dc_export {
 	uint32_t heap_nr, heap_cap;
 	TAILQ_HEAD(, dc_file) commits; /* files that a COMMIT waits for */
 	TAILQ_HEAD(, dc_file) quiet;   /* clean but unsynced, oldest first */
-	struct dc_fair fair; /* parked writes */
+	struct dc_fair fair;	       /* parked writes */
 	struct dc_pace {
-		double credit; /* pages; a write may leave it negative */
-		double rate;   /* pages per second */
+		double credit;	/* pages; a write may leave it negative */
+		double rate;	/* pages per second */
 		uint64_t since; /* ns: until then credit was given */
 	} pace;
 	struct dc_rate done; /* what becomes clean */
@@ -224,12 +224,13 @@ struct dc_export {
 	TAILQ_ENTRY(dc_export) pool_link;
 	_Atomic uint64_t target; /* pages: what the grant moves towards */
 	uint64_t due_pages;	 /* and that: its due */
-	uint64_t overdue, counted_overdue; /* pages: see pool.c; the second is part of pool->granted */
+	uint64_t overdue,
+		counted_overdue; /* pages: see pool.c; the second is part of pool->granted */
 	bool counted_strict;
-	_Atomic bool borrowed; /* also read without */
+	_Atomic bool borrowed;	/* also read without */
 	_Atomic bool borrowing; /* on pool->borrowers; also read without */
 	TAILQ_ENTRY(dc_export) borrow_link;
-	uint64_t hot_until;	 /* ns */
+	uint64_t hot_until; /* ns */
 	uint32_t share_index;
 	double most; /* pages: its limit, or, if it is strict, its part */
 
@@ -322,7 +323,9 @@ struct dc_pool {
 	pthread_mutex_t lock;
 	/* under lock; pages */
 	uint64_t total, granted;
-	uint64_t limits; /* sum of those of all exports */
+	uint64_t left;	     /* of granted: dirty when its export ended undrained */
+	uint64_t left_until; /* ns: then the kernel has written it */
+	uint64_t limits;     /* sum of those of all exports */
 	TAILQ_HEAD(, dc_export) exports;
 	TAILQ_HEAD(, dc_export) borrowers; /* that wait for pages, the first to come first */
 	uint32_t nr_exports, nr_strict;
@@ -332,11 +335,13 @@ struct dc_pool {
 	struct dc_pool_device {
 		struct dc_device *dev;
 		double completions; /* pages, ageing */
+		uint64_t granted;   /* to its exports, with what is overdue */
+		uint32_t exports;
 		double min, want, limits;
 		uint32_t first, nr; /* of its exports among all */
 		double rest;
 		struct dc_share share;
-	} *device;
+	} * device;
 	uint32_t nr_devices;
 };
 
@@ -412,7 +417,8 @@ void dc_dispatch(struct dc_export *exp);
 
 /** The export is made, with its limit set: gets its first grant. */
 void dc_pool_join(struct dc_export *exp);
-void dc_pool_leave(struct dc_export *exp);
+/** `left`: pages that were dirty and that nobody counts any more. */
+void dc_pool_leave(struct dc_export *exp, uint64_t left);
 /** A new limit, pages. */
 void dc_pool_limit(struct dc_export *exp, uint64_t limit);
 /** The export came up against its grant: gets more if there is any to be had now. */

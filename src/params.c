@@ -35,12 +35,13 @@ const struct dc_param dc_params_table[] = {
 	{ "Min_Bytes", DC_T_BYTES, "bytes", 0, 16 * TiB, 0, AT(min_bytes), true,
 	  "Part of the server's Dirty_Bytes (block DONTCACHE) that is this export's whatever others do, "
 	  "idle or not. Must not exceed the export's Dirty_Bytes." },
-	{ "Weight", DC_T_NUMBER, "", 1, 1000, DC_WEIGHT_NORMAL, AT(weight), true,
-	  "The export's part of its device, and of the server's Dirty_Bytes, beside that of others that "
-	  "want more than there is." },
+	{ "Weight", DC_T_NUMBER, "", 1, DC_WEIGHT_MOST, DC_WEIGHT_NORMAL, AT(weight), true,
+	  "The export's part of its device, and of what its device has of the server's Dirty_Bytes, beside "
+	  "that of others there that want more than there is. Devices are not weighted: they count by how "
+	  "fast they are." },
 	{ "Strict_Limit", DC_T_BOOL, "", 0, 1, 0, AT(strict_limit), true,
 	  "Never use more than the export's own part of the server's Dirty_Bytes, by Weight among all "
-	  "exports, even while others are idle." },
+	  "exports, even while others are idle; where that is less than 2M it may have up to 2M." },
 	{ "Dirty_Expire_Centisecs", DC_T_NUMBER, "centiseconds", 10, 360000, 1000,
 	  AT(dirty_expire_centisecs), true,
 	  "Age at which dirty data is written back even below the background level." },
@@ -212,20 +213,29 @@ static bool parse_mode(const char *text, uint64_t *out)
 	return false;
 }
 
+/* What 0, which stands for "by itself", does not stand for. */
+static uint64_t least(const struct dc_param *param)
+{
+	if (param == &dc_server_table[0])
+		return 64 * MiB;
+	return param == &dc_server_table[1] ? 16 : param->min;
+}
+
 static void allowed(const struct dc_param *param, char *buf, size_t len)
 {
+	const char *or0 = least(param) != param->min ? ", or 0: by itself" : "";
 	char a[32], b[32];
 
 	switch (param->type) {
 	case DC_T_BYTES:
 		snprintf(buf, len,
-			 "%s to %s bytes; K, M, G and T are understood, the value then "
+			 "%s to %s bytes%s; K, M, G and T are understood, the value then "
 			 "in quotes",
-			 dc_size_text(param->min, a), dc_size_text(param->max, b));
+			 dc_size_text(least(param), a), dc_size_text(param->max, b), or0);
 		break;
 	case DC_T_NUMBER:
-		snprintf(buf, len, "%" PRIu64 " to %" PRIu64 " %s", param->min, param->max,
-			 param->unit);
+		snprintf(buf, len, "%" PRIu64 " to %" PRIu64 " %s%s", least(param), param->max,
+			 param->unit, or0);
 		break;
 	case DC_T_BOOL:
 		snprintf(buf, len, "true or false");
@@ -234,14 +244,6 @@ static void allowed(const struct dc_param *param, char *buf, size_t len)
 		snprintf(buf, len, "%s or %s", dc_io_mode_names[0], dc_io_mode_names[1]);
 		break;
 	}
-}
-
-/* What 0, which stands for "by itself", does not stand for. */
-static uint64_t least(const struct dc_param *param)
-{
-	if (param == &dc_server_table[0])
-		return 64 * MiB;
-	return param == &dc_server_table[1] ? 16 : param->min;
 }
 
 bool dc_param_set(void *set, const struct dc_param *param, const char *text, char *msg)
@@ -269,13 +271,6 @@ bool dc_param_set(void *set, const struct dc_param *param, const char *text, cha
 		return true;
 	}
 	allowed(param, range, sizeof(range));
-	if (least(param) != param->min) {
-		char a[32];
-
-		snprintf(range + strlen(range), sizeof(range) - strlen(range),
-			 " (0: by itself; otherwise at least %s)",
-			 param->type == DC_T_BYTES ? dc_size_text(least(param), a) : "16");
-	}
 	snprintf(msg, DC_PARAM_MSG, "%s = \"%.60s\" %s; allowed: %s", param->name, text,
 		 ok ? "is out of range" : "is not a value of this parameter", range);
 	return false;
@@ -290,7 +285,8 @@ uint64_t dc_server_dirty_bytes(const struct dc_server_params *p, const struct dc
 	if (m->kernel_dirty)
 		bytes = dc_min_u64(bytes, m->kernel_dirty / 2);
 	/* However little is free just now. */
-	return bytes ? dc_max_u64(bytes, dc_min_u64(256 * MiB, dc_max_u64(m->ram / 8, 64 * MiB))) : 0;
+	return bytes ? dc_max_u64(bytes, dc_min_u64(256 * MiB, dc_max_u64(m->ram / 8, 64 * MiB))) :
+		       0;
 }
 
 uint64_t dc_params_background(const struct dc_params *p)

@@ -36,9 +36,13 @@
 #define DEVICE_FLOOR 8	     /* a device's least part of the total: 1 / (8 * devices in use) */
 #define DEVICE_MOST (7 / 8.) /* and its most, where there are others */
 #define RESERVE 16	     /* part of the total that is given out on demand only */
-#define LENT_MOST 512	     /* pages: of an export that lives on what is lent, unless one write needs more */
-#define LEAST_DUE (DC_MAX_WRITE >> DC_PAGE_SHIFT) /* pages: a smaller part is of no use to its owner */
-#define FASTER_MOST 8 /* how much faster than it completes a device that is short of pages may count */
+#define LENT_MOST                                                                                  \
+	512 /* pages: of an export that lives on what is lent, unless one write needs more */
+#define LEFT_NS (35 * DC_NS_PER_S) /* the kernel writes what is 30 s old, and looks every 5 s */
+#define LEAST_DUE                                                                                  \
+	(DC_MAX_WRITE >> DC_PAGE_SHIFT) /* pages: a smaller part is of no use to its owner */
+#define FASTER_MOST                                                                                \
+	8 /* how much faster than it completes a device that is short of pages may count */
 
 static uint64_t real_use(const struct dc_export *exp)
 {
@@ -50,26 +54,6 @@ static uint64_t real_use(const struct dc_export *exp)
 static uint64_t grant_of(const struct dc_export *exp)
 {
 	return atomic_load(&exp->limit) - atomic_load(&exp->withheld);
-}
-
-/* Gives the export back `pages` of what is withheld from it. pool->lock held. */
-static void give(struct dc_pool *pool, struct dc_export *exp, uint64_t pages)
-{
-	atomic_fetch_sub(&exp->withheld, pages);
-	pool->granted += pages;
-	dc_budget_give(exp, pages);
-}
-
-/* Withholds up to `pages` more, as far as nobody has them. pool->lock held. */
-static void withhold(struct dc_pool *pool, struct dc_export *exp, uint64_t pages)
-{
-	uint64_t limit = atomic_load(&exp->limit), used = atomic_load(&exp->used);
-
-	pages = dc_min_u64(pages, limit > used ? limit - used : 0);
-	if (pages == 0 || !dc_budget_take(exp, pages, limit))
-		return;
-	atomic_fetch_add(&exp->withheld, pages);
-	pool->granted -= pages;
 }
 
 static bool unlimited(const struct dc_pool *pool)
@@ -88,11 +72,80 @@ static uint64_t room(const struct dc_pool *pool)
 	return pool->total > pool->granted ? pool->total - pool->granted : 0;
 }
 
+/* Pages that may be granted to this one more: while there are others its device gets no more than DEVICE_MOST,
+ * and what the others need for their floors is kept. Dues obey that by themselves, but dues move, and pages that a
+ * dead device's exports hold do not. */
+static uint64_t room_for(const struct dc_pool *pool, const struct dc_export *exp)
+{
+	uint64_t free = room(pool), floor, kept = 0, most, mine = 0;
+
+	if (fits(pool) || pool->nr_devices < 2)
+		return free;
+	floor = pool->total / (DEVICE_FLOOR * pool->nr_devices);
+	for (uint32_t i = 0; i < pool->nr_devices; i++) {
+		const struct dc_pool_device *d = &pool->device[i];
+
+		if (d->dev == exp->dev)
+			mine = d->granted;
+		else if (d->exports > 0 && d->granted < floor)
+			kept += floor - d->granted;
+	}
+	most = (uint64_t)((double)pool->total * DEVICE_MOST);
+	free = free > kept ? free - kept : 0;
+	return dc_min_u64(free, most > mine ? most - mine : 0);
+}
+
+static struct dc_pool_device *device_of(struct dc_pool *pool, struct dc_device *dev)
+{
+	struct dc_pool_device *d;
+
+	for (uint32_t i = 0; i < pool->nr_devices; i++)
+		if (pool->device[i].dev == dev)
+			return &pool->device[i];
+	pool->device = dc_realloc(pool->device, (pool->nr_devices + 1) * sizeof(*pool->device));
+	d = &pool->device[pool->nr_devices];
+	*d = (struct dc_pool_device){ .dev = dev };
+	dev->pool_index = pool->nr_devices++;
+	return d;
+}
+
+/* Every change of what is granted. Unsigned, so that it may be less. */
+static void granted_add(struct dc_pool *pool, struct dc_export *exp, uint64_t pages)
+{
+	pool->granted += pages;
+	pool->device[exp->dev->pool_index].granted += pages;
+}
+
+/* Gives the export back `pages` of what is withheld from it. pool->lock held. */
+static void give(struct dc_pool *pool, struct dc_export *exp, uint64_t pages)
+{
+	atomic_fetch_sub(&exp->withheld, pages);
+	granted_add(pool, exp, pages);
+	dc_budget_give(exp, pages);
+}
+
+/* Withholds up to `pages` more, as far as nobody has them. pool->lock held. */
+static void withhold(struct dc_pool *pool, struct dc_export *exp, uint64_t pages)
+{
+	uint64_t limit = atomic_load(&exp->limit), used = atomic_load(&exp->used);
+
+	pages = dc_min_u64(pages, limit > used ? limit - used : 0);
+	if (pages == 0 || !dc_budget_take(exp, pages, limit))
+		return;
+	atomic_fetch_add(&exp->withheld, pages);
+	granted_add(pool, exp, -pages);
+}
+
 static void stop_borrowing(struct dc_pool *pool, struct dc_export *exp)
 {
 	if (exp->borrowing)
 		TAILQ_REMOVE(&pool->borrowers, exp, borrow_link);
 	exp->borrowing = false;
+}
+
+static bool others_wait(const struct dc_pool *pool, const struct dc_export *exp)
+{
+	return !TAILQ_EMPTY(&pool->borrowers) && TAILQ_FIRST(&pool->borrowers) != exp;
 }
 
 /* Whose turn it is now: its flusher looks at it. pool->lock held. */
@@ -119,14 +172,13 @@ bool dc_pool_borrow(struct dc_export *exp, uint64_t pages)
 	grant = grant_of(exp);
 	used = real_use(exp);
 	want = used + pages > grant ? used + pages - grant : 0;
-	if (want == 0) {
+	if (want == 0 && (grant <= exp->due_pages || !others_wait(pool, exp))) {
 		ok = true;
 	} else if (want > atomic_load(&exp->withheld) ||
 		   grant + want > dc_max_u64(exp->due_pages, dc_max_u64(pages, LENT_MOST))) {
 		/* More than is due and than the least that is of use: what is left must do for all. */
 		ok = false;
-	} else if (want > room(pool) ||
-		   (!TAILQ_EMPTY(&pool->borrowers) && TAILQ_FIRST(&pool->borrowers) != exp)) {
+	} else if (want > room_for(pool, exp) || others_wait(pool, exp)) {
 		/* One after the other, or those that have something would have it again and again. */
 		if (!exp->borrowing)
 			TAILQ_INSERT_TAIL(&pool->borrowers, exp, borrow_link);
@@ -155,6 +207,16 @@ void dc_pool_need_not(struct dc_export *exp)
 	pthread_mutex_unlock(&pool->lock);
 }
 
+/* Unused pages of one that has more than its due. Of what becomes clean an eighth stays for its writers: see
+ * dc_pace_linear(). */
+static uint64_t spare(const struct dc_export *exp)
+{
+	uint64_t grant = grant_of(exp), used = real_use(exp),
+		 unused = grant > used ? grant - used : 0;
+
+	return exp->target > 0 ? unused - unused / 8 : unused;
+}
+
 /* What it borrowed goes back as its pages become clean, to whoever comes first. */
 void dc_pool_repay(struct dc_export *exp)
 {
@@ -164,7 +226,7 @@ void dc_pool_repay(struct dc_export *exp)
 	pthread_mutex_lock(&pool->lock);
 	grant = grant_of(exp);
 	if (grant > exp->target)
-		withhold(pool, exp, grant - exp->target);
+		withhold(pool, exp, dc_min_u64(spare(exp), grant - exp->target));
 	if (grant_of(exp) <= exp->target)
 		exp->borrowed = false;
 	dc_levels_update(exp);
@@ -182,17 +244,18 @@ void dc_pool_join(struct dc_export *exp)
 	pool->nr_exports++;
 	pool->limits += limit;
 	grant = fits(pool) ? limit : dc_max_u64(atomic_load(&exp->min_pages), LEAST_DUE);
-	grant = dc_min_u64(dc_min_u64(grant, limit), room(pool));
+	device_of(pool, exp->dev)->exports++;
+	grant = dc_min_u64(dc_min_u64(grant, limit), room_for(pool, exp));
 	exp->target = exp->due_pages = grant;
 	atomic_store(&exp->withheld, limit - grant);
 	atomic_fetch_add(&exp->used, limit - grant);
-	pool->granted += grant;
+	granted_add(pool, exp, grant);
 	pool->next_balance = 0;
 	dc_levels_update(exp);
 	pthread_mutex_unlock(&pool->lock);
 }
 
-void dc_pool_leave(struct dc_export *exp)
+void dc_pool_leave(struct dc_export *exp, uint64_t left)
 {
 	struct dc_pool *pool = &exp->eng->pool;
 	uint64_t withheld;
@@ -206,9 +269,15 @@ void dc_pool_leave(struct dc_export *exp)
 	stop_borrowing(pool, exp);
 	dc_sweep(exp);
 	exp->overdue = real_use(exp);
-	pool->granted -= grant_of(exp);
-	pool->granted += exp->overdue - exp->counted_overdue;
+	granted_add(pool, exp, exp->overdue - exp->counted_overdue - grant_of(exp));
 	exp->counted_overdue = exp->overdue;
+	pool->device[exp->dev->pool_index].exports--;
+	/* Nobody counts its dirty pages any more, but the kernel has them. */
+	if (left > 0) {
+		pool->left += left;
+		pool->granted += left;
+		pool->left_until = dc_now(exp->eng) + LEFT_NS;
+	}
 	withheld = atomic_exchange(&exp->withheld, 0);
 	dc_budget_give(exp, withheld);
 	pthread_mutex_unlock(&pool->lock);
@@ -219,7 +288,7 @@ void dc_pool_gone(struct dc_export *exp)
 	struct dc_pool *pool = &exp->eng->pool;
 
 	pthread_mutex_lock(&pool->lock);
-	pool->granted -= exp->counted_overdue;
+	granted_add(pool, exp, -exp->counted_overdue);
 	pthread_mutex_unlock(&pool->lock);
 }
 
@@ -230,8 +299,7 @@ static void count_overdue(struct dc_pool *pool, struct dc_export *exp)
 	uint64_t grant = grant_of(exp), used = real_use(exp);
 
 	exp->overdue = used > grant ? used - grant : 0;
-	pool->granted += exp->overdue;
-	pool->granted -= exp->counted_overdue;
+	granted_add(pool, exp, exp->overdue - exp->counted_overdue);
 	exp->counted_overdue = exp->overdue;
 }
 
@@ -259,7 +327,7 @@ void dc_pool_limit(struct dc_export *exp, uint64_t limit)
 		atomic_store(&exp->limit, limit);
 		atomic_fetch_sub(&exp->withheld, n);
 		dc_budget_give(exp, n);
-		pool->granted -= old - limit - n;
+		granted_add(pool, exp, -(old - limit - n));
 		count_overdue(pool, exp);
 	}
 	exp->target = dc_min_u64(exp->target, limit);
@@ -302,26 +370,12 @@ static void device_claim(const struct dc_pool *pool, struct dc_pool_device *d, u
 	/* What completes is little where little was granted: how fast it is while it is busy counts, too. Of one
 	 * that died nothing is left after a few seconds. */
 	d->share.weight = d->completions * M_LN2 / AGEING_S;
-	d->share.weight = 1 + fmin(FASTER_MOST * d->share.weight,
-				   fmax(d->share.weight,
-					(double)(atomic_load(&d->dev->bandwidth_now) >> DC_PAGE_SHIFT)));
+	d->share.weight =
+		1 + fmin(FASTER_MOST * d->share.weight,
+			 fmax(d->share.weight,
+			      (double)(atomic_load(&d->dev->bandwidth_now) >> DC_PAGE_SHIFT)));
 	d->share.max = fmax(fmin(d->want, most(pool)), d->min);
 	d->share.min = fmin(fmax(d->min, least), d->share.max);
-}
-
-static struct dc_pool_device *device_of(struct dc_pool *pool, struct dc_device *dev)
-{
-	struct dc_pool_device *d;
-
-	for (uint32_t i = 0; i < pool->nr_devices; i++)
-		if (pool->device[i].dev == dev)
-			return &pool->device[i];
-	pool->device =
-		dc_realloc(pool->device, (pool->nr_devices + 1) * sizeof(*pool->device));
-	d = &pool->device[pool->nr_devices];
-	*d = (struct dc_pool_device){ .dev = dev };
-	dev->pool_index = pool->nr_devices++;
-	return d;
 }
 
 /* Each export's due, into exp->due_pages. pool->lock held. */
@@ -334,7 +388,7 @@ static void work_out(struct dc_pool *pool, double dt, uint64_t now)
 
 	exports = dc_realloc(NULL, (pool->nr_exports + 1) * sizeof(*exports));
 	TAILQ_FOREACH(exp, &pool->exports, pool_link)
-		weights += (double)atomic_load(&exp->weight);
+	weights += (double)atomic_load(&exp->weight);
 	for (i = 0; i < pool->nr_devices; i++) {
 		struct dc_pool_device *d = &pool->device[i];
 
@@ -343,7 +397,7 @@ static void work_out(struct dc_pool *pool, double dt, uint64_t now)
 		d->first = d->nr = 0;
 	}
 	TAILQ_FOREACH(exp, &pool->exports, pool_link)
-		device_of(pool, exp->dev)->nr++;
+	device_of(pool, exp->dev)->nr++;
 	for (i = 0; i + 1 < pool->nr_devices; i++)
 		pool->device[i + 1].first = pool->device[i].first + pool->device[i].nr;
 	for (i = 0; i < pool->nr_devices; i++)
@@ -424,7 +478,8 @@ void dc_pool_balance(struct dc_engine *eng, uint64_t now)
 		return;
 	}
 	/* Flushers come with clocks that they read at different moments. */
-	dt = now > pool->last_balance ? fmin((double)(now - pool->last_balance) / DC_NS_PER_S, 1) : 0;
+	dt = now > pool->last_balance ? fmin((double)(now - pool->last_balance) / DC_NS_PER_S, 1) :
+					0;
 	pool->last_balance = dc_max_u64(now, pool->last_balance);
 	pool->next_balance = now + BALANCE_NS;
 	if (fits(pool) && !pool->tight) {
@@ -441,6 +496,10 @@ void dc_pool_balance(struct dc_engine *eng, uint64_t now)
 		if (exp->borrowing && atomic_load(&exp->contended) == 0)
 			stop_borrowing(pool, exp);
 	}
+	if (pool->left > 0 && now >= pool->left_until) {
+		pool->granted -= pool->left;
+		pool->left = 0;
+	}
 	/* Less than was granted: what nobody uses of it goes at once. */
 	over = pool->granted > pool->total;
 	TAILQ_FOREACH(exp, &pool->exports, pool_link)
@@ -449,11 +508,16 @@ void dc_pool_balance(struct dc_engine *eng, uint64_t now)
 
 		if (!pool->tight)
 			exp->due_pages = atomic_load(&exp->limit);
-		move_target(exp, over ? 1e9 : dt);
+		/* Nor does it pay to come down slowly to nothing. */
+		move_target(exp, over || exp->due_pages == 0 ? 1e9 : dt);
 		if (grant > exp->target) {
 			if (pool->tight)
 				dc_sweep(exp);
-			withhold(pool, exp, grant - exp->target);
+			withhold(pool, exp,
+				 dc_min_u64(over ? UINT64_MAX : spare(exp), grant - exp->target));
+			/* The rest as it becomes clean. */
+			if (grant_of(exp) > exp->target)
+				exp->borrowed = true;
 		}
 	}
 	TAILQ_FOREACH(exp, &pool->exports, pool_link)
@@ -461,7 +525,7 @@ void dc_pool_balance(struct dc_engine *eng, uint64_t now)
 		uint64_t grant = grant_of(exp);
 
 		if (grant < exp->target)
-			give(pool, exp, dc_min_u64(exp->target - grant, room(pool)));
+			give(pool, exp, dc_min_u64(exp->target - grant, room_for(pool, exp)));
 		dc_levels_update(exp);
 	}
 	call_next(pool);
@@ -505,6 +569,6 @@ void dc_pool_stats(struct dc_engine *eng, struct dc_pool_stats *st)
 	st->limits = pool->limits << DC_PAGE_SHIFT;
 	st->mins = 0;
 	TAILQ_FOREACH(exp, &pool->exports, pool_link)
-		st->mins += atomic_load(&exp->min_pages) << DC_PAGE_SHIFT;
+	st->mins += atomic_load(&exp->min_pages) << DC_PAGE_SHIFT;
 	pthread_mutex_unlock(&pool->lock);
 }

@@ -54,7 +54,7 @@ struct dc_engine_options {
 	unsigned int executors;	     /* per device, threads that run admitted waiters; 0: the
 				      * releaser's own */
 	unsigned int max_open_files; /* own descriptors; past it dc_fd_room() says no; 0: 1024 */
-	bool threads; /* false: no flusher thread, the owner calls dc_device_poll() */
+	bool threads;	 /* false: no flusher thread, the owner calls dc_device_poll() */
 	dc_pace_law law; /* how writes are let in above freerun; NULL: at once, up to the limit */
 	uint64_t dirty_bytes; /* the budget of all exports together; 0: no more than the sum of theirs */
 };
@@ -349,7 +349,8 @@ struct dc_export_stats {
 	uint64_t used; /* dirty + writeback + reserved + kept ready per CPU: what the limit is on */
 	uint64_t usable; /* what of the limit is the export's for now: less if others need the server's */
 	uint64_t background, freerun, setpoint; /* levels that follow from it */
-	uint64_t completion_rate, admission_rate; /* bytes per second, when last looked at */
+	uint64_t completion_rate,
+		admission_rate; /* bytes per second; the second while writes wait */
 	uint64_t counters[DC_NR_COUNTERS];
 	struct dc_params params;
 };
@@ -363,8 +364,9 @@ struct dc_device_stats {
 };
 
 struct dc_pool_stats {
-	uint64_t dirty_bytes;	  /* 0: no budget for all */
-	uint64_t granted, limits, mins; /* sums over all exports: may use now, Dirty_Bytes, Min_Bytes */
+	uint64_t dirty_bytes; /* 0: no budget for all */
+	uint64_t granted, limits,
+		mins; /* sums over all exports: may use now, Dirty_Bytes, Min_Bytes */
 };
 
 void dc_pool_stats(struct dc_engine *eng, struct dc_pool_stats *stats);

@@ -16,6 +16,7 @@
 
 /* Weight of an export that nobody gave one. */
 #define DC_WEIGHT_NORMAL 100
+#define DC_WEIGHT_MOST 1000
 
 enum dc_io_mode { DC_MODE_BUFFERED, DC_MODE_DONTCACHE, DC_NR_MODES };
 

@@ -149,5 +149,43 @@ def test_two_exports_share_the_servers_budget():
         bed.settle(20)
 
 
+def test_a_dead_device_leaves_room():
+    """Two exports fill the server's budget on a device that then hangs; one on another device begins afterwards and
+    is served, and the sum stays within the budget."""
+    requires_plugin()
+    requires_root()
+    requires_fault_injection()
+    requires_cachestat()
+    with workdir('other') as folder, LoopDisk(folder, 2 * GiB) as good:
+        def exports(disk):
+            second = os.path.join(disk.mountpoint, 'second')
+            os.makedirs(second, exist_ok=True)
+            os.chmod(second, 0o777)
+            p = {'Audit': True, 'Dirty_Bytes': '64M', 'Drain_Timeout_Ms': 200}
+            return [Export(1, disk.export_dir, PSEUDO, 'dontcache', {**p, 'Fault_Injection': 'on'}),
+                    Export(2, second, '/second', 'dontcache', {**p, 'Fault_Injection': 'on'}),
+                    Export(3, good.export_dir, '/good', 'dontcache', p)]
+        with served(exports=exports, dontcache_params={'Dirty_Bytes': '64M'}) as bed:
+            stuck = writers(bed, 2) + writers(bed, 2, '/second', first=10)
+            write_for(stuck, 1)
+            bed.fault('writeback:hang')
+            write_for(stuck, 2)
+            others = writers(bed, 2, '/good', first=20)
+            write_for(others, 1)
+            before = sum(s.acked for s in others)
+            with Sampler(good.mountpoint, 0.02) as kernel:
+                write_for(others, 2)
+            done = sum(s.acked for s in others) - before
+            used = sum(bed.server.export_stats(i)['used'] for i in (1, 2))
+            print('    the dead device holds %s of 64 MiB; the good one %s in 2 s, kernel peak there %s' % (
+                mb(used), mb(done), mb(kernel.peak_dirty_writeback)), flush=True)
+            assert done >= 64 * MiB, 'the good device wrote no more than %s in 2 s' % mb(done)
+            assert used + kernel.peak_dirty_writeback <= 64 * MiB, 'more than the server has'
+            bed.fault('off')
+            bed.kill_clients()
+            bed.settle(20)
+            equal(bed.server.stop(20), 0, 'exit code')
+
+
 if __name__ == '__main__':
     main(globals())

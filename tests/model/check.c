@@ -81,8 +81,8 @@ static void check_accounted(struct mfile *mf)
 void check_step(void)
 {
 	static unsigned int turn;
-	uint64_t used = atomic_load(&W->exp->used) - atomic_load(&W->exp->withheld), stash = 0, claims = 0, in_maps = 0,
-		 reserved = 0;
+	uint64_t used = atomic_load(&W->exp->used) - atomic_load(&W->exp->withheld), stash = 0,
+		 claims = 0, in_maps = 0, reserved = 0;
 	uint64_t limit = atomic_load(&W->exp->limit), parked = 0, unsynced = 0, files = 0;
 	bool thorough = turn++ % 8 == 0;
 
@@ -129,8 +129,9 @@ void check_step(void)
 	      "used %llu is not dirty %llu + writeback %llu + reserved %llu + stash %llu",
 	      (unsigned long long)used, (unsigned long long)claims, (unsigned long long)W->flights,
 	      (unsigned long long)reserved, (unsigned long long)stash);
-	check(atomic_load(&W->exp->used) <= limit || used <= W->last_used, "used grew to %llu, over the limit of %llu",
-	      (unsigned long long)used, (unsigned long long)limit);
+	check(atomic_load(&W->exp->used) <= limit || used <= W->last_used,
+	      "used grew to %llu, over the limit of %llu", (unsigned long long)used,
+	      (unsigned long long)limit);
 	check(atomic_load(&W->exp->contended) == parked, "%u writes counted as parked, %llu are",
 	      atomic_load(&W->exp->contended), (unsigned long long)parked);
 	check(atomic_load(&W->exp->nr_unsynced) == unsynced, "unsynced files miscounted");

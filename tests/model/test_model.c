@@ -820,7 +820,8 @@ int main(int argc, char **argv)
 		perror(model_dir);
 		return 1;
 	}
-	running = mmap(NULL, sizeof(*running), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	running = mmap(NULL, sizeof(*running), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		       -1, 0);
 	*running = seed;
 	printf("seeds %llu to %llu\n", (unsigned long long)seed,
 	       (unsigned long long)(seed + count - 1));

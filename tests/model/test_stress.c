@@ -409,8 +409,11 @@ int main(int argc, char **argv)
 						 { "uring", no_argument, NULL, 'u' },
 						 { NULL, 0, NULL, 0 } };
 	struct dc_backend *(*make)(int *err) = dc_backend_threads;
-	struct dc_engine_options eo = { .executors = 2, .max_open_files = 5, .threads = true,
-					.law = dc_pace_linear, .dirty_bytes = 6 << 20 };
+	struct dc_engine_options eo = { .executors = 2,
+					.max_open_files = 5,
+					.threads = true,
+					.law = dc_pace_linear,
+					.dirty_bytes = 6 << 20 };
 	const char *tmp = getenv("TMPDIR");
 	struct thread t[THREADS] = { 0 };
 	struct dc_export_stats st;

@@ -122,14 +122,14 @@ MUTANTS = [
         ('src/fair.c', '\tif (a->first->start != b->first->start)\n\t\treturn a->first->start < b->first->start;\n', '')],
         'test_admit'),
     Mutant('fairness_forgets', 'a client whose queue ran empty begins anew', [
-        ('src/fair.c', 'w->start = dc_max_u64(f->now, flow->finish);',
-         'w->start = flow->first ? flow->finish : f->now;')],
+        ('src/fair.c', 'return dc_max_u64(f->now > LAG ? f->now - LAG : 0, flow->finish);',
+         'return flow->first ? flow->finish : f->now;')],
         'test_fair'),
     Mutant('credit_for_nothing', 'writes above freerun cost no credit', [
         ('src/admit.c', 'exp->pace.credit -= (double)bytes / DC_PAGE_SIZE;', '(void)bytes;')],
         'test_pacing'),
     Mutant('grants_from_nothing', 'an export that comes up against its grant gets more, whether there is any', [
-        ('src/pool.c', '} else if (want > room(pool) ||', '} else if (want > pool->total ||')],
+        ('src/pool.c', '} else if (want > room_for(pool, exp) ||', '} else if (want > pool->total ||')],
         'test_pool'),
     Mutant('lowered_limit_is_a_gift', 'what an export uses beyond its lowered limit is granted to others', [
         ('src/pool.c', 'exp->overdue = used > grant ? used - grant : 0;', 'exp->overdue = 0;')],

@@ -3,6 +3,8 @@
 """Compares pacing laws in the simulator: a table, and with --draw FILE.png what is dirty over time.
 
     tests/sim/compare.py [--draw docs/img/pacing-laws.png] [SCENARIO...]
+
+A scenario is a name in scenarios/, or a file. The table shows the first devices, exports and clients of each.
 """
 
 import argparse
@@ -23,7 +25,8 @@ DRAWN = (("slowdown", 3, 10, "16 writers; at 5 s the device loses nine tenths of
 
 
 def run(scenario, law, trace=None):
-    command = [SIM, "--law", law, os.path.join(HERE, "scenarios", f"{scenario}.sim")]
+    path = os.path.join(HERE, "scenarios", f"{scenario}.sim")
+    command = [SIM, "--law", law, path if os.path.exists(path) else scenario]
     if trace:
         command[1:1] = ["--trace", trace]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

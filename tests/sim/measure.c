@@ -49,8 +49,8 @@ void sim_sample(struct sim *s)
 			files += e->exp->heap_nr;
 			/* A limit that was lowered is reached as pages are written. */
 			if (pages > limit && s->nr_changes == 0)
-				s->over_budget =
-					dc_max_u64(s->over_budget, (pages - limit) << DC_PAGE_SHIFT);
+				s->over_budget = dc_max_u64(s->over_budget,
+							    (pages - limit) << DC_PAGE_SHIFT);
 			e->peak = dc_max_u64(e->peak, pages << DC_PAGE_SHIFT);
 			if (s->trace)
 				fprintf(s->trace, "%.3f,%s%u,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f\n",
@@ -275,7 +275,8 @@ int sim_report(struct sim *s, FILE *out, double real_s)
 
 	fprintf(out, "{\"scenario\":\"%s\",\"seed\":%" PRIu64 ",\"events\":%" PRIu64, s->file,
 		s->seed, s->events);
-	fprintf(out, ",\"over_budget\":%" PRIu64 ",\"over_global\":%" PRIu64 ",\"refused\":%" PRIu64,
+	fprintf(out,
+		",\"over_budget\":%" PRIu64 ",\"over_global\":%" PRIu64 ",\"refused\":%" PRIu64,
 		s->over_budget, s->over_global, s->refused);
 	fprintf(out, ",\"dirty_files\":%" PRIu64 ",\n \"devices\":{", s->dirty_files);
 	for (unsigned int i = 0; i < s->nr_devices; i++)
@@ -283,7 +284,9 @@ int sim_report(struct sim *s, FILE *out, double real_s)
 			utilisation(&s->devices[i]));
 	fprintf(out, "},\n \"exports\":{");
 	for (unsigned int i = 0; i < s->nr_exports; i++)
-		fprintf(out, "%s\"%s\":{\"near_setpoint\":%.4f,\"off_setpoint\":%.4f,\"peak\":%" PRIu64 "}",
+		fprintf(out,
+			"%s\"%s\":{\"near_setpoint\":%.4f,\"off_setpoint\":%.4f,\"peak\":%" PRIu64
+			"}",
 			i ? "," : "", s->exports[i].name, near_setpoint(&s->exports[i]),
 			off_setpoint(&s->exports[i]), s->exports[i].exp[0].peak);
 	fprintf(out, "},\n \"clients\":{");

@@ -15,7 +15,8 @@ struct reader {
 	unsigned int nr, at;
 };
 
-static void bad(const struct reader *r, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
+static void bad(const struct reader *r, const char *fmt, ...)
+	__attribute__((noreturn, format(printf, 2, 3)));
 
 static void bad(const struct reader *r, const char *fmt, ...)
 {
@@ -105,8 +106,17 @@ static void expect_word(struct reader *r, const char *want)
 		bad(r, "\"%s\" where \"%s\" is expected", text, want);
 }
 
+static void refused(void *arg, bool error, const struct dc_param *param, const char *msg)
+{
+	(void)param;
+	if (error)
+		bad(arg, "%s", msg);
+}
+
 static void params(struct reader *r, struct dc_params *p)
 {
+	static const struct dc_machine unknown;
+
 	char msg[DC_PARAM_MSG], key[64];
 
 	while (more(r)) {
@@ -122,6 +132,7 @@ static void params(struct reader *r, struct dc_params *p)
 		if (!dc_param_set(p, param, eq + 1, msg))
 			bad(r, "%s", msg);
 	}
+	dc_params_check(p, &unknown, refused, r);
 }
 
 static void read_devices(struct reader *r)
@@ -216,8 +227,9 @@ static void read_clients(struct reader *r)
 		else if (strcmp(what, "random") == 0)
 			g->random = true;
 		else
-			bad(r, "clients have block, depth, files, size, rtt_us, think_ms, start, stop, random; "
-			       "not \"%s\"",
+			bad(r,
+			    "clients have block, depth, files, size, rtt_us, think_ms, start, stop, random; "
+			    "not \"%s\"",
 			    what);
 	}
 	if (g->block == 0 || g->block > DC_MAX_WRITE || g->size < g->block || g->files == 0 ||
@@ -286,8 +298,9 @@ static void read_line(struct reader *r)
 	} else if (strcmp(what, "at") == 0) {
 		read_change(r);
 	} else {
-		bad(r, "no \"%s\" here: seed, global, measure, sample_ms, devices, exports, clients, at, "
-		       "expect",
+		bad(r,
+		    "no \"%s\" here: seed, global, measure, sample_ms, devices, exports, clients, at, "
+		    "expect",
 		    what);
 	}
 	if (more(r))

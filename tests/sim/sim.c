@@ -125,9 +125,9 @@ static void start(struct sim *s)
 	id = 1;
 	for (unsigned int g = 0; g < s->nr_exports; g++)
 		for (unsigned int i = 0; i < s->exports[g].count; i++)
-			s->exports[g].exp[i].exp =
-				dc_export_new(s->exports[g].exp[i].dev->dev, id++, "/sim",
-					      &s->exports[g].params);
+			s->exports[g].exp[i].exp = dc_export_new(s->exports[g].exp[i].dev->dev,
+								 id++, "/sim",
+								 &s->exports[g].params);
 	for (unsigned int g = 0; g < s->nr_clients; g++)
 		for (unsigned int i = 0; i < s->clients[g].count; i++)
 			sim_client_start(s, &s->clients[g], &s->clients[g].client[i]);

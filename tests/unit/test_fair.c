@@ -146,6 +146,29 @@ static void test_no_credit_for_absence(void **state)
 	assert_in_range(got[1], 49 * MiB, 51 * MiB);
 }
 
+/* One that has nothing queued just when another's large write goes may catch up, and no further. */
+static void test_lag_is_made_up_for(void **state)
+{
+	uint64_t small = 0;
+
+	(void)state;
+	for (int i = 0; i < 100; i++)
+		push(1, 1 * MiB);
+	push(2, 64 * KiB);
+	for (int i = 0; i < 50; i++) {
+		/* The small one's next comes only after the large one went. */
+		while (dc_fair_first(&fair)->client == 2)
+			small += pop()->bytes;
+		assert_int_equal(pop()->client, 1);
+		while (dc_fair_behind(&fair, 2)) {
+			dc_fair_charge(&fair, 2, 64 * KiB);
+			small += 64 * KiB;
+		}
+		assert_false(dc_fair_behind(&fair, 1));
+	}
+	assert_in_range(small, 48 * MiB, 52 * MiB);
+}
+
 static void test_ten_thousand_clients(void **state)
 {
 	uint32_t seen[10000] = { 0 };
@@ -177,6 +200,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_bytes_at_any_moment, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_empty_queue_is_remembered, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_no_credit_for_absence, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_lag_is_made_up_for, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_ten_thousand_clients, setup, teardown),
 	};
 

@@ -21,10 +21,7 @@ static void test_levels(void **state)
 
 static void test_law(void **state)
 {
-	struct dc_pace_in in = { .freerun = 625,
-				 .setpoint = 812,
-				 .limit = 1000,
-				 .completed = 400 };
+	struct dc_pace_in in = { .freerun = 625, .setpoint = 812, .limit = 1000, .completed = 400 };
 
 	(void)state;
 	/* At the set point: what the device does. */
@@ -192,7 +189,7 @@ static void test_credit(void **state)
 	/* What fits below freerun, 10 ms of credit, and the write that went below zero. */
 	assert_in_range(have - before, 16, 64);
 	for (int i = 0; i < 3; i++)
-		p[i] = park(r, (uint64_t)i, DC_PARKED);
+		p[i] = park(r, 1, DC_PARKED);
 	rig_poll(r, 1);
 	assert_int_equal(nr_ran, 0);
 	/* Ten milliseconds are worth one write. */
