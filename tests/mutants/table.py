@@ -82,6 +82,7 @@ MUTANTS = [
     Mutant('kick_bit_cleared_last', 'the kick bit is cleared after the counters were read, not before', [
         ('src/flusher.c',
          '\tif (!atomic_exchange(&exp->kicked, false))\n\t\treturn;\n\tpthread_mutex_lock(&exp->lock);\n'
+         '\tif (atomic_load(&exp->writeback) == 0)\n\t\tdc_rate_end(&exp->done, now);\n'
          '\tmore = work_wanted(exp, now, &reason);\n\tpthread_mutex_unlock(&exp->lock);\n',
          '\tpthread_mutex_lock(&exp->lock);\n\tmore = work_wanted(exp, now, &reason);\n'
          '\tpthread_mutex_unlock(&exp->lock);\n\tif (!atomic_exchange(&exp->kicked, false))\n\t\treturn;\n')],

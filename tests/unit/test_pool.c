@@ -46,14 +46,13 @@ static void test_share_random(void **state)
 	(void)state;
 	srand(3);
 	for (int round = 0; round < 2000; round++) {
-		double total = rand() % 10000, sum = 0, maxes = 0, left;
+		double total = rand() % 10000, sum = 0, left;
 		size_t n = 1 + (size_t)rand() % 50;
 
 		for (size_t i = 0; i < n; i++) {
 			s[i].weight = rand() % 10;
 			s[i].min = rand() % 4 ? 0 : rand() % 200;
 			s[i].max = s[i].min + rand() % 1000;
-			maxes += s[i].max;
 		}
 		left = dc_share_out(s, n, total);
 		for (size_t i = 0; i < n; i++) {
