@@ -432,7 +432,7 @@ uint64_t dc_file_seq(struct dc_file *file)
 	uint64_t seq;
 
 	pthread_mutex_lock(&file->lock);
-	seq = file->write_seq;
+	seq = file->write_seq + file->edges;
 	pthread_mutex_unlock(&file->lock);
 	return seq;
 }
@@ -443,7 +443,7 @@ static void cancel(struct dc_file *file, uint64_t first, uint64_t last, uint64_t
 	int puts = 0;
 
 	pthread_mutex_lock(&file->lock);
-	if (file->write_seq == seq)
+	if (file->write_seq + file->edges == seq)
 		gone = cancel_locked(file, first, last, &puts);
 	puts += dc_settle_locked(file); /* of an unlinked file nothing has to be synced any more */
 	dc_file_rest_locked(file);

@@ -59,6 +59,9 @@ void dc_file_edge(struct dc_file *file, uint64_t offset)
 	if (offset % DC_PAGE_SIZE == 0 || !be->ops->cachestat)
 		return;
 	pthread_mutex_lock(&file->lock);
+	/* Whatever covers it now must not be cancelled by an operation that began before: see
+	 * dc_file_seq(). */
+	file->edges++;
 	claimed = dc_map_count(&file->map, offset >> DC_PAGE_SHIFT, offset >> DC_PAGE_SHIFT) > 0;
 	pthread_mutex_unlock(&file->lock);
 	if (claimed ||

@@ -113,6 +113,7 @@ struct dc_file {
 	uint64_t turn_id;
 
 	uint64_t write_seq; /* grows with each completed write */
+	uint64_t edges;	    /* and this with each edge that an operation may have dirtied */
 	uint64_t need_seq; /* write_seq of the last write that is not stable by itself; starts at 1,
 			      * so that a file that was forgotten is never taken for synced */
 	uint64_t synced_seq; /* write_seq as read before a successful fdatasync began */

@@ -250,7 +250,8 @@ void dc_write_done(struct dc_file *file, uint64_t offset, uint64_t len, uint64_t
 /** Unpins after a COMMIT or when nothing was written and nothing reserved. */
 void dc_write_unpin(struct dc_file *file);
 
-/** Grows with each recorded write. Read it before an operation that shrinks the file. */
+/** Grows with each recorded write, and each edge (dc_file_edge()). Read it before an operation that shrinks the
+ * file. */
 uint64_t dc_file_seq(struct dc_file *file);
 
 /* These shrink claims AFTER the sub-FSAL did the operation, and cannot fail (R7). `seq` is

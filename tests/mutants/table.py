@@ -110,7 +110,7 @@ MUTANTS = [
         ('src/file.c', '(new_size % DC_PAGE_SIZE != 0)', '0 * (new_size % DC_PAGE_SIZE)')],
         'test_engine'),
     Mutant('truncate_races_a_write', 'claims of a write that came during a truncation end with it', [
-        ('src/file.c', 'if (file->write_seq == seq)', 'if (file->write_seq >= seq)')],
+        ('src/file.c', 'if (file->write_seq + file->edges == seq)', 'if (file->write_seq + file->edges >= seq)')],
         'test_engine'),
     Mutant('one_page_over', 'the budget lets one page through', [
         ('src/admit.c', 'used > limit - pages)', 'used > limit - pages + 1)')],

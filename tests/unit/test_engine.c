@@ -457,6 +457,39 @@ static void test_truncate_with_a_write_meanwhile(void **state)
 	rig_free(r);
 }
 
+static int one_dirty_page(void *arg, int fd, uint64_t offset, uint64_t len, struct dc_cachestat *st)
+{
+	(void)arg;
+	(void)fd;
+	(void)offset;
+	(void)len;
+	*st = (struct dc_cachestat){ .cached = 1, .dirty = 1 };
+	return 0;
+}
+
+/* An edge that another operation dirtied meanwhile, and left to the claim that was there: it stays. */
+static void test_punch_with_an_edge_meanwhile(void **state)
+{
+	struct rig *r = rig_new(&(struct rig_options){ 0 });
+	struct dc_file *file = rig_file(r, 1);
+	uint64_t seq;
+
+	(void)state;
+	rig_write(r, file, 0, 8 * MiB, 1);
+	seq = dc_file_seq(file);
+	r->fake->cachestat = one_dirty_page;
+	rig_begin(r, file);
+	dc_file_edge(file, 1 * MiB + 5);
+	dc_write_unpin(file);
+	r->fake->cachestat = NULL;
+	dc_file_punched(file, 0, 4 * MiB, seq);
+	assert_int_equal(rig_stats(r).dirty, 8 * MiB);
+	dc_file_punched(file, 0, 4 * MiB, dc_file_seq(file));
+	assert_int_equal(rig_stats(r).dirty, 4 * MiB);
+	dc_file_put(file);
+	rig_free(r);
+}
+
 static void test_punch(void **state)
 {
 	struct rig *r = rig_new(&(struct rig_options){ 0 });
@@ -986,6 +1019,7 @@ int main(void)
 		cmocka_unit_test(test_no_drop_when_off_or_failed),
 		cmocka_unit_test(test_truncate),
 		cmocka_unit_test(test_truncate_with_a_write_meanwhile),
+		cmocka_unit_test(test_punch_with_an_edge_meanwhile),
 		cmocka_unit_test(test_punch),
 		cmocka_unit_test(test_unlink),
 		cmocka_unit_test(test_unlink_in_flight),
