@@ -69,45 +69,19 @@ static void run_parked(struct dc_waiter *w, int status)
 		dcf_request_free(r); /* the write does, otherwise */
 }
 
-void dcf_park_again(struct dcf_request *r, uint64_t pages)
+/* Parks it; what cannot be is answered. Once it is parked it may be carried out, and *r be gone. */
+static void park(struct dcf_request *r, uint64_t pages, void *connection)
 {
 	struct fsal_obj_handle *h = r->h;
 	fsal_async_cb done_cb = r->done_cb;
 	struct fsal_io_arg *io = r->io;
 	void *caller_arg = r->caller_arg;
 
-	/* It was read already, and its connection may be gone by now: not to be held, nor let go. */
-	r->waiter.connection = NULL;
 	r->waiter.pages = pages;
+	r->waiter.connection = connection;
 	switch (dc_park(r->e->budget, &r->waiter)) {
 	case DC_ADMITTED:
 		dcf_write_admitted(r->e, h, r->bypass, done_cb, io, caller_arg, pages, r->client,
-				   r);
-		break;
-	case DC_PARKED:
-	case DC_PARKED_HOLD:
-		break;
-	case DC_REFUSED:
-		dcf_request_free(r);
-		done_cb(h, fsalstat(ERR_FSAL_DELAY, 0), io, caller_arg);
-		break;
-	}
-}
-
-void dcf_park(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass, fsal_async_cb done_cb,
-	      struct fsal_io_arg *io, void *caller_arg, uint64_t pages, size_t bytes)
-{
-	struct dcf_request *r = dcf_request_new(e, h, bypass, done_cb, io, caller_arg);
-	void *connection = dcf_gate_connection();
-
-	r->waiter.pages = pages;
-	r->waiter.bytes = bytes;
-	r->waiter.client = DC_CLIENT_HOST(r->client);
-	r->waiter.connection = connection;
-	r->waiter.run = run_parked;
-	switch (dc_park(e->budget, &r->waiter)) {
-	case DC_ADMITTED:
-		dcf_write_admitted(e, h, bypass, done_cb, io, caller_arg, pages, dcf_client_id(),
 				   r);
 		break;
 	case DC_PARKED:
@@ -122,4 +96,21 @@ void dcf_park(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass, fsal
 		done_cb(h, fsalstat(ERR_FSAL_DELAY, 0), io, caller_arg);
 		break;
 	}
+}
+
+void dcf_park_again(struct dcf_request *r, uint64_t pages)
+{
+	/* It was read already, and its connection may be gone by now: not to be held, nor let go. */
+	park(r, pages, NULL);
+}
+
+void dcf_park(struct dcf_export *e, struct fsal_obj_handle *h, bool bypass, fsal_async_cb done_cb,
+	      struct fsal_io_arg *io, void *caller_arg, uint64_t pages, size_t bytes)
+{
+	struct dcf_request *r = dcf_request_new(e, h, bypass, done_cb, io, caller_arg);
+
+	r->waiter.bytes = bytes;
+	r->waiter.client = DC_CLIENT_HOST(r->client);
+	r->waiter.run = run_parked;
+	park(r, pages, dcf_gate_connection());
 }

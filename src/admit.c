@@ -76,6 +76,15 @@ void dc_sweep(struct dc_export *exp)
 	}
 }
 
+/* The same, with what the slots keep ready if need be. */
+static bool budget_take_all(struct dc_export *exp, uint64_t pages, uint64_t cap)
+{
+	if (dc_budget_take(exp, pages, cap))
+		return true;
+	dc_sweep(exp);
+	return dc_budget_take(exp, pages, cap);
+}
+
 /* ---- levels ---- */
 
 void dc_levels_update(struct dc_export *exp)
@@ -164,11 +173,8 @@ static bool take(struct dc_export *exp, uint64_t pages, uint64_t bytes, uint64_t
 			return false;
 		}
 	}
-	if (!dc_budget_take(exp, pages, atomic_load(&exp->hard_cap))) {
-		dc_sweep(exp);
-		if (!dc_budget_take(exp, pages, atomic_load(&exp->hard_cap)))
-			return false;
-	}
+	if (!budget_take_all(exp, pages, atomic_load(&exp->hard_cap)))
+		return false;
 	if (paced)
 		exp->pace.credit -= (double)bytes / DC_PAGE_SIZE;
 taken:
@@ -242,10 +248,7 @@ bool dc_admit(struct dc_export *exp, uint64_t pages)
 
 bool dc_admit_more(struct dc_export *exp, uint64_t pages)
 {
-	if (dc_budget_take(exp, pages, UINT64_MAX))
-		return true;
-	dc_sweep(exp);
-	return dc_budget_take(exp, pages, UINT64_MAX);
+	return budget_take_all(exp, pages, UINT64_MAX);
 }
 
 bool dc_near_limit(const struct dc_export *exp)

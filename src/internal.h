@@ -225,8 +225,7 @@ struct dc_export {
 	TAILQ_ENTRY(dc_export) pool_link;
 	_Atomic uint64_t target; /* pages: what the grant moves towards */
 	uint64_t due_pages;	 /* and that: its due */
-	uint64_t overdue,
-		counted_overdue; /* pages: see pool.c; the second is part of pool->granted */
+	uint64_t overdue;	 /* pages beyond its grant, part of pool->granted: see pool.c */
 	bool counted_strict;
 	_Atomic bool borrowed;	/* also read without */
 	_Atomic bool borrowing; /* on pool->borrowers; also read without */

@@ -3,7 +3,7 @@
  * The server's budget, shared by all exports.
  *
  * An export may use its own limit less what is *withheld* from it. Withheld pages are taken out of the
- * export's budget as a writer's are, by budget_take(), and so only while nobody has them: `used` counts
+ * export's budget as a writer's are, by dc_budget_take(), and so only while nobody has them: `used` counts
  * them, and the one check in admit.c is all that is needed. What is not withheld is *granted*:
  *
  *     granted = sum over exports of (limit - withheld) + overdue <= total
@@ -13,8 +13,8 @@
  * it ended. Only lowering the total itself takes as long as the devices need for the difference.
  *
  * Ten times a second (balance) each export's grant is moved towards what is its due: among devices by
- * how fast they are (recent completions, as in seeds/003's floating proportions, or the measured bandwidth), each with a floor, so that one that
- * begins can show how fast it is; among the exports of a device by Weight; Min_Bytes for each, and no more than
+ * how fast they are (recent completions, as in seeds/003's floating proportions, or the measured
+ * bandwidth), each with a floor, so that one that begins can show how fast it is; among the exports of a device by Weight; Min_Bytes for each, and no more than
  * it has use for while others have. A grant grows at once, if there is anything to give, and shrinks by
  * half in SHRINK_S, so that nobody's writers stand still because of a newcomer. A part of the total
  * is lent between balances, a write's pages at a time, to exports whose part is too small for one: that is
@@ -36,13 +36,13 @@
 #define DEVICE_FLOOR 8	     /* a device's least part of the total: 1 / (8 * devices in use) */
 #define DEVICE_MOST (7 / 8.) /* and its most, where there are others */
 #define RESERVE 16	     /* part of the total that is given out on demand only */
-#define LENT_MOST                                                                                  \
-	512 /* pages: of an export that lives on what is lent, unless one write needs more */
+/* Pages of an export that lives on what is lent, unless one write needs more. */
+#define LENT_MOST 512
 #define LEFT_NS (35 * DC_NS_PER_S) /* the kernel writes what is 30 s old, and looks every 5 s */
-#define LEAST_DUE                                                                                  \
-	(DC_MAX_WRITE >> DC_PAGE_SHIFT) /* pages: a smaller part is of no use to its owner */
-#define FASTER_MOST                                                                                \
-	8 /* how much faster than it completes a device that is short of pages may count */
+/* Pages: a smaller part is of no use to its owner. */
+#define LEAST_DUE (DC_MAX_WRITE >> DC_PAGE_SHIFT)
+/* How much faster than it completes a device that is short of pages may count. */
+#define FASTER_MOST 8
 
 static uint64_t real_use(const struct dc_export *exp)
 {
@@ -72,12 +72,18 @@ static uint64_t room(const struct dc_pool *pool)
 	return pool->total > pool->granted ? pool->total - pool->granted : 0;
 }
 
+/* Of the total: a device's most. */
+static double most(const struct dc_pool *pool)
+{
+	return (double)pool->total * (pool->nr_devices > 1 ? DEVICE_MOST : 1);
+}
+
 /* Pages that may be granted to this one more: while there are others its device gets no more than DEVICE_MOST,
  * and what the others need for their floors is kept. Dues obey that by themselves, but dues move, and pages that a
  * dead device's exports hold do not. */
 static uint64_t room_for(const struct dc_pool *pool, const struct dc_export *exp)
 {
-	uint64_t free = room(pool), floor, kept = 0, most, mine = 0;
+	uint64_t free = room(pool), floor, kept = 0, ceiling = (uint64_t)most(pool), mine = 0;
 
 	if (fits(pool) || pool->nr_devices < 2)
 		return free;
@@ -90,9 +96,8 @@ static uint64_t room_for(const struct dc_pool *pool, const struct dc_export *exp
 		else if (d->exports > 0 && d->granted < floor)
 			kept += floor - d->granted;
 	}
-	most = (uint64_t)((double)pool->total * DEVICE_MOST);
 	free = free > kept ? free - kept : 0;
-	return dc_min_u64(free, most > mine ? most - mine : 0);
+	return dc_min_u64(free, ceiling > mine ? ceiling - mine : 0);
 }
 
 static struct dc_pool_device *device_of(struct dc_pool *pool, struct dc_device *dev)
@@ -114,6 +119,13 @@ static void granted_add(struct dc_pool *pool, struct dc_export *exp, uint64_t pa
 {
 	pool->granted += pages;
 	pool->device[exp->dev->pool_index].granted += pages;
+}
+
+/* What the export has beyond its grant is now `pages`. pool->lock held. */
+static void set_overdue(struct dc_pool *pool, struct dc_export *exp, uint64_t pages)
+{
+	granted_add(pool, exp, pages - exp->overdue);
+	exp->overdue = pages;
 }
 
 /* Gives the export back `pages` of what is withheld from it. pool->lock held. */
@@ -268,9 +280,8 @@ void dc_pool_leave(struct dc_export *exp, uint64_t left)
 	/* What is still under writeback is its own until it is gone: dc_pool_gone(). */
 	stop_borrowing(pool, exp);
 	dc_sweep(exp);
-	exp->overdue = real_use(exp);
-	granted_add(pool, exp, exp->overdue - exp->counted_overdue - grant_of(exp));
-	exp->counted_overdue = exp->overdue;
+	set_overdue(pool, exp, real_use(exp));
+	granted_add(pool, exp, -grant_of(exp));
 	pool->device[exp->dev->pool_index].exports--;
 	/* Nobody counts its dirty pages any more, but the kernel has them. */
 	if (left > 0) {
@@ -288,7 +299,7 @@ void dc_pool_gone(struct dc_export *exp)
 	struct dc_pool *pool = &exp->eng->pool;
 
 	pthread_mutex_lock(&pool->lock);
-	granted_add(pool, exp, -exp->counted_overdue);
+	set_overdue(pool, exp, 0);
 	pthread_mutex_unlock(&pool->lock);
 }
 
@@ -298,9 +309,7 @@ static void count_overdue(struct dc_pool *pool, struct dc_export *exp)
 {
 	uint64_t grant = grant_of(exp), used = real_use(exp);
 
-	exp->overdue = used > grant ? used - grant : 0;
-	granted_add(pool, exp, exp->overdue - exp->counted_overdue);
-	exp->counted_overdue = exp->overdue;
+	set_overdue(pool, exp, used > grant ? used - grant : 0);
 }
 
 void dc_pool_limit(struct dc_export *exp, uint64_t limit)
@@ -355,11 +364,6 @@ static void claim(const struct dc_pool *pool, struct dc_export *exp, double weig
 	s->min = fmin((double)atomic_load(&exp->min_pages), limit);
 	/* Twice what it uses: then it has room to show that it needs more. */
 	s->max = exp->hot_until > now ? limit : fmin(fmax(2 * use, s->min), limit);
-}
-
-static double most(const struct dc_pool *pool)
-{
-	return (double)pool->total * (pool->nr_devices > 1 ? DEVICE_MOST : 1);
 }
 
 /* A device's part: its recent completions, a floor, and what its exports have use for. */

@@ -133,7 +133,7 @@ MUTANTS = [
         ('src/pool.c', '} else if (want > room_for(pool, exp) ||', '} else if (want > pool->total ||')],
         'test_pool'),
     Mutant('lowered_limit_is_a_gift', 'what an export uses beyond its lowered limit is granted to others', [
-        ('src/pool.c', 'exp->overdue = used > grant ? used - grant : 0;', 'exp->overdue = 0;')],
+        ('src/pool.c', 'set_overdue(pool, exp, used > grant ? used - grant : 0);', 'set_overdue(pool, exp, 0);')],
         'test_pool'),
     Mutant('parking_puts_off', 'each write that parks puts off the look at those that wait', [
         ('src/admit.c', '\tif (first)\n\t\tatomic_store(&exp->due', '\tif (first || true)\n\t\tatomic_store(&exp->due')],
